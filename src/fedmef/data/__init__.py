@@ -1,0 +1,21 @@
+"""Data sets, their partition over devices, and batches of them."""
+
+from fedmef.data.batches import augment, batches, to_input
+from fedmef.data.dataset import Dataset, Split
+from fedmef.data.load import DATASETS, default_data_dir, load_dataset
+from fedmef.data.partition import dirichlet_partition, iid_partition
+from fedmef.data.synthetic import SyntheticImages
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Split",
+    "SyntheticImages",
+    "augment",
+    "batches",
+    "default_data_dir",
+    "dirichlet_partition",
+    "iid_partition",
+    "load_dataset",
+    "to_input",
+]

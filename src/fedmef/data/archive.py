@@ -1,0 +1,90 @@
+"""A data set's official archive: found unpacked, or found packed, or downloaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pooch
+
+from fedmef.data.progress import download_bar, say
+from fedmef.data.unpack import unpack
+from fedmef.data.whole_folder import whole_folder
+from fedmef.errors import FedmefError, UserError
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Where an archive is, what it must hash to, and which folder its files belong in."""
+
+    dataset: str
+    url: str
+    md5: str
+    folder: str
+
+    @property
+    def file_name(self) -> str:
+        """The archive's own name."""
+        return Path(urlparse(self.url).path).name
+
+
+def obtain(archive: Archive, data_dir: Path, *, download: bool) -> Path:
+    """The folder with the archive's files. Unpacks, and downloads if that is allowed, what is missing."""
+    folder = data_dir / archive.folder
+    if folder.is_dir():
+        return folder
+    packed = data_dir / archive.file_name
+    if not _is_intact(packed, archive.md5):
+        if not download:
+            raise _missing(archive, folder, packed)
+        _download(archive, packed)
+    _unpack(packed, folder)
+    return folder
+
+
+def _is_intact(packed: Path, md5: str) -> bool:
+    return packed.is_file() and pooch.file_hash(str(packed), alg="md5") == md5
+
+
+def _missing(archive: Archive, folder: Path, packed: Path) -> UserError:
+    if packed.is_file():
+        return UserError(
+            f"{packed} is damaged (its md5 is not {archive.md5}): "
+            f"delete it and run `fedmef data {archive.dataset}`"
+        )
+    return UserError(
+        f"dataset '{archive.dataset}' is not there: expected the folder {folder}; "
+        f"run `fedmef data {archive.dataset}` to download it, or set FEDMEF_DATA"
+    )
+
+
+def _download(archive: Archive, packed: Path) -> None:
+    say(f"downloading {archive.url} to {packed}")
+    pooch.get_logger().setLevel("WARNING")  # it would say the same again
+    try:
+        with download_bar() as bar:
+            pooch.retrieve(
+                archive.url,
+                known_hash=f"md5:{archive.md5}",
+                fname=packed.name,
+                path=packed.parent,
+                downloader=pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 18),
+            )
+    # requests' errors are OSErrors; ValueError is pooch's for a wrong hash.
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise FedmefError(
+            f"cannot download {archive.url} ({reason}): try again, "
+            f"or get the file yourself and put it at {packed}"
+        ) from error
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    say(f"unpacking {packed} to {folder}")
+    with whole_folder(folder) as unfinished:
+        unpack(packed, unfinished)
+        # Most archives hold one folder of that name; CINIC-10's holds its contents.
+        inner = unfinished / folder.name
+        if inner.is_dir():
+            for entry in inner.iterdir():
+                entry.rename(unfinished / entry.name)
+            inner.rmdir()

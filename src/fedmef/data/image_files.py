@@ -1,0 +1,34 @@
+"""Decoding many small image files into one array."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fedmef.data.progress import with_progress
+from fedmef.errors import UserError
+
+
+def decode_images(files: Sequence[Path], size: int, image_format: str, description: str) -> Tensor:
+    """Square RGB images, uint8 [N, 3, size, size]; grey ones are made RGB."""
+    images = np.empty((len(files), 3, size, size), dtype=np.uint8)
+    for index, file in enumerate(with_progress(files, description)):
+        images[index] = _decode(file, size, image_format).transpose(2, 0, 1)
+    return torch.from_numpy(images)
+
+
+def _decode(file: Path, size: int, image_format: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    try:
+        with Image.open(file, formats=[image_format]) as image:
+            # Before decoding: the header of a damaged file may promise gigabytes.
+            if image.size != (size, size):
+                raise ValueError(f"it is {image.width}×{image.height}, not {size}×{size}")
+            return np.asarray(image.convert("RGB"))
+    # Pillow raises OSError, SyntaxError, ValueError, struct.error and more for damaged files.
+    except Exception as error:
+        raise UserError(
+            f"{file} is damaged ({error}): delete its data set's folder, and download or unpack it again"
+        ) from error

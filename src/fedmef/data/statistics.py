@@ -1,0 +1,32 @@
+"""Mean and standard deviation of each channel, exact whatever the order of the images."""
+
+import math
+
+import torch
+from torch import Tensor
+
+CHUNK = 1024  # images at a time: counting copies them to 64 bits
+
+
+def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [C] and standard deviation [C] of uint8 images [N, C, H, W], divided by 255."""
+    moments = [_moments(_histogram(images[:, channel])) for channel in range(images.shape[1])]
+    means, stds = zip(*moments, strict=True)
+    return torch.tensor(means), torch.tensor(stds)
+
+
+def _histogram(pixels: Tensor) -> list[int]:
+    counts = torch.zeros(256, dtype=torch.int64)
+    for start in range(0, len(pixels), CHUNK):
+        counts += torch.bincount(pixels[start : start + CHUNK].reshape(-1), minlength=256)
+    return [int(count) for count in counts]
+
+
+def _moments(histogram: list[int]) -> tuple[float, float]:
+    # Python's integers have no rounding, so neither do the sums.
+    count = sum(histogram)
+    total = sum(value * times for value, times in enumerate(histogram))
+    squares = sum(value * value * times for value, times in enumerate(histogram))
+    variance = (squares * count - total * total) / (count * count)
+    # The floor is for a channel of one colour: a division by its deviation must stay finite.
+    return total / count / 255, max(math.sqrt(variance) / 255, 1e-6)

@@ -1,0 +1,25 @@
+"""Engines: the same server and device code, whatever carries the messages."""
+
+import os
+
+from fedmef.engines.base import Engine
+from fedmef.engines.fleet import Fleet, prepared_model
+from fedmef.engines.inline import InlineEngine
+from fedmef.engines.processes import ProcessEngine
+
+__all__ = ["Engine", "Fleet", "InlineEngine", "ProcessEngine", "prepared_model", "start_engine"]
+
+
+def start_engine(fleet: Fleet) -> Engine:
+    """The engine that the experiment asks for."""
+    experiment = fleet.experiment
+    workers = min(experiment.workers or _cores(), experiment.devices_per_round)
+    wanted = experiment.engine
+    if wanted == "auto":
+        # One GPU is faster with one process at a time.
+        wanted = "processes" if workers > 1 and experiment.device == "cpu" else "inline"
+    return InlineEngine(fleet) if wanted == "inline" else ProcessEngine(experiment, fleet.dataset, workers)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,115 @@
+"""Persistent worker processes on one machine: each stands for whichever device is next.
+
+Workers are spawned, not forked (OpenMP does not survive a fork), and read the data memory-mapped, so that the
+machine holds one copy. Messages travel as bytes through pipes.
+"""
+
+import multiprocessing
+import signal
+import tempfile
+import traceback
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+import torch
+
+from fedmef.data import Dataset
+from fedmef.engines.fleet import Fleet
+from fedmef.errors import FedmefError
+from fedmef.experiment import Experiment
+
+# First byte of an answer.
+DONE, FAILED = b"\0", b"\1"
+
+
+class ProcessEngine:
+    """Devices spread over worker processes; which worker trains which device changes no bit."""
+
+    def __init__(self, experiment: Experiment, dataset: Dataset, workers: int) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
+        shared = dataset.folder
+        if shared is None:
+            shared = Path(self._folder.name) / "data"
+            dataset.write(shared)
+        context = multiprocessing.get_context("spawn")
+        self._connections: list[Connection] = []
+        self._processes = []
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, experiment, shared), daemon=True)
+            process.start()
+            theirs.close()
+            self._connections.append(cast(Connection, ours))
+            self._processes.append(process)
+
+    def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:
+        """The answers of these devices, in their order."""
+        waiting = list(reversed(devices))
+        answers: dict[int, bytes] = {}
+        busy: dict[Connection, int] = {}
+        try:
+            for connection in self._connections[: len(devices)]:
+                busy[connection] = _send(connection, waiting.pop(), message)
+            while busy:
+                for ready in wait(list(busy)):
+                    connection = cast(Connection, ready)
+                    answers[busy.pop(connection)] = _receive(connection)
+                    if waiting:
+                        busy[connection] = _send(connection, waiting.pop(), message)
+        except (EOFError, OSError) as error:
+            raise FedmefError(
+                "a worker process died; is there enough memory? Fewer workers need less"
+            ) from error
+        return [answers[device] for device in devices]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections:
+            connection.close()  # an idle worker ends by itself
+        for process in self._processes:
+            if kind is not None:
+                process.terminate()
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._folder.cleanup()
+
+
+def _send(connection: Connection, device: int, message: bytes) -> int:
+    connection.send_bytes(device.to_bytes(8, "little"))
+    connection.send_bytes(message)
+    return device
+
+
+def _receive(connection: Connection) -> bytes:
+    answer = connection.recv_bytes()
+    if answer[:1] == FAILED:
+        raise FedmefError(answer[1:].decode())
+    return answer[1:]
+
+
+def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    torch.set_num_threads(1)
+    try:
+        fleet: Fleet | None = None
+        while True:
+            device = int.from_bytes(connection.recv_bytes(), "little")
+            message = connection.recv_bytes()
+            try:
+                fleet = fleet or Fleet.build(experiment, Dataset.open(data))
+                connection.send_bytes(DONE + fleet.train(device, message))
+            except FedmefError as error:
+                connection.send_bytes(FAILED + str(error).encode())
+            except Exception:
+                connection.send_bytes(FAILED + f"device {device} failed: {traceback.format_exc()}".encode())
+    except (EOFError, OSError):
+        return  # the parent is done, or gone

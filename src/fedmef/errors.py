@@ -1,0 +1,24 @@
+"""What fedmef raises: a user's mistake, or a failure of the work itself."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedmefError(Exception):
+    """Something failed. The command line prints its text as one line and exits with 1."""
+
+    exit_code = 1
+
+
+class UserError(FedmefError, ValueError):
+    """A mistake in what was asked: names the field, the value and the remedy. Exits with 2."""
+
+    exit_code = 2
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not in a table, with the nearest one that is."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    return UserError(f"unknown {kind} '{name}': {hint}")

@@ -1,0 +1,153 @@
+"""An experiment: every knob, typed and validated, from TOML and overrides."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedmef.errors import UserError, unknown_name
+
+CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run. The same experiment gives the same bits, on one machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    method: str = Field("fedmef", description="Method: fedmef, fedavg, or module:Class of your own.")
+    dataset: str = Field(
+        "digits",
+        description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
+    )
+    model: str = Field(
+        "small_cnn",
+        description="small_cnn, resnet18, resnet34, resnet50, mobilenet_v2, or module:function of your own.",
+    )
+    width: int | None = Field(
+        None, ge=1, description="Channels of the network's first stage (default: as published)."
+    )
+    stem: Literal["cifar", "imagenet"] = Field("cifar", description="First layers for small or large images.")
+    seed: int = Field(0, ge=0, description="Everything random derives from it.")
+
+    devices: int = Field(20, ge=1, description="Devices that share the training data.")
+    devices_per_round: int = Field(10, ge=1, description="Devices that train in each round.")
+    rounds: int = Field(40, ge=1, description="Rounds R.")
+    partition: Literal["dirichlet", "iid"] = Field("dirichlet", description="How data spreads over devices.")
+    alpha: float = Field(
+        0.5, gt=0, description="Dirichlet's alpha; the smaller, the more the devices differ."
+    )
+
+    local_epochs: int = Field(5, ge=1, description="Epochs E on each device in each round.")
+    batch_size: int = Field(32, ge=1, description="Samples in a local step.")
+    learning_rate: float = Field(0.5, gt=0, description="Initial learning rate of plain SGD.")
+    learning_rate_decay: float = Field(0.95, gt=0, le=1, description="Factor of the learning rate's decay.")
+    decay_every: int = Field(10, ge=1, description="Rounds between two decays.")
+    augment: bool = Field(False, description="Random crops and flips of training images.")
+
+    sparsity: float = Field(0.9, ge=0, lt=1, description="Share of weights pruned in sparse layers (s_m).")
+    distribution: Literal["uniform", "erk"] = Field("uniform", description="Density per layer.")
+    activation_sparsity: float = Field(
+        0.9, ge=0, lt=1, description="Share of activations forgotten before the backward pass (s_a)."
+    )
+    cache_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        "fp32", description="How kept activations are stored."
+    )
+    gamma: float = Field(1.0, gt=0, description="NSConv: the norm of a filter.")
+    scaling: Literal["filter", "paper"] = Field("filter", description="NSConv: ours, or Eq. 7 as printed.")
+    affine: bool = Field(False, description="NSConv: learn a gain and a bias per filter.")
+
+    adjust_every: int = Field(5, ge=1, description="Rounds between two adjustments of the masks.")
+    adjust_until: int | None = Field(
+        None, ge=0, description="Last round that may adjust (default: 60 % of the rounds, as in the paper)."
+    )
+    extrusion: float = Field(0.01, ge=0, description="FedMef's lambda: the weight of the extrusion penalty.")
+    grow_init: Literal["zero", "mean"] = Field(
+        "zero", description="First value of a grown weight: 0, or its filter's mean."
+    )
+
+    evaluate_every: int = Field(1, ge=1, description="Rounds between two evaluations on the test data.")
+    engine: Literal["auto", "inline", "processes"] = Field(
+        "auto", description="auto: processes on several cores, otherwise inline."
+    )
+    workers: int | None = Field(None, ge=1, description="Worker processes (default: one for each core).")
+    device: str = Field("cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
+    data_dir: Path | None = Field(
+        None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
+    )
+
+    synthetic_size: int = Field(32, ge=4, description="synthetic: height and width of the images.")
+    synthetic_train: int = Field(2000, ge=1, description="synthetic: training images.")
+    synthetic_test: int = Field(500, ge=1, description="synthetic: test images.")
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> "Experiment":
+        if self.devices_per_round > self.devices:
+            raise ValueError(
+                f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
+                "lower it or raise devices"
+            )
+        return self
+
+    @property
+    def last_adjustment(self) -> int:
+        """`R_stop`, as given or by default."""
+        return round(0.6 * self.rounds) if self.adjust_until is None else self.adjust_until
+
+    def learning_rate_at(self, round_number: int) -> float:
+        """`η_r`: the learning rate of the ordinary schedule."""
+        return self.learning_rate * self.learning_rate_decay ** (round_number // self.decay_every)
+
+    def to_toml(self) -> str:
+        """The experiment as a configuration file that repeats it."""
+        lines = [
+            f"{name} = {_toml_value(value)}"
+            for name, value in self.model_dump(mode="json").items()
+            if value is not None
+        ]
+        return "\n".join(lines) + "\n"
+
+
+# What a resumed or repeated run may change: where and how it runs, not what it computes.
+MACHINE_FIELDS = frozenset({"engine", "workers", "device", "data_dir"})
+
+
+def make_experiment(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from loose values; a `UserError` names each wrong field, its value and the remedy."""
+    for name in values:
+        if name not in Experiment.model_fields:
+            raise unknown_name("setting", name, Experiment.model_fields)
+    try:
+        return Experiment(**values)
+    except ValidationError as error:
+        raise UserError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+
+def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment from a TOML file, with some fields overridden."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+    return make_experiment({**values, **(overrides or {})})
+
+
+def _explain(detail: Any) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not detail["loc"]:
+        return message
+    return f"{detail['loc'][0]} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)

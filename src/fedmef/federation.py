@@ -1,0 +1,207 @@
+"""The loop: choose devices, send, collect, absorb, adjust, evaluate, log."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedmef.data import Dataset, SyntheticImages, load_dataset
+from fedmef.engines import Engine, Fleet, prepared_model, start_engine
+from fedmef.errors import UserError
+from fedmef.evaluation import Score, evaluate
+from fedmef.experiment import Experiment
+from fedmef.nn import sparse_layers
+from fedmef.randomness import numpy_generator
+from fedmef.run_directory import Record, Run
+from fedmef.server import Server
+
+Watcher = Callable[[Record], None]
+
+
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    *,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+) -> Run:
+    """Run an experiment in a new directory and return it.
+
+    Args:
+        experiment: what to run.
+        out: the run's directory; by default a new one under `runs/`.
+        overwrite: replace a run that is there already.
+        watch: called with every round's record.
+    """
+    fleet = build_fleet(experiment)  # whatever is wrong with the experiment shows before anything is written
+    directory = Path(out) if out is not None else _new_directory(experiment)
+    return _federate(Run.create(directory, experiment, overwrite=overwrite), fleet, watch)
+
+
+def resume(path: Path | str, *, watch: Watcher | None = None) -> Run:
+    """Go on with an interrupted run; it ends in the same bits as one that was never interrupted."""
+    directory = Run.open(Path(path))
+    if directory.finished:
+        return directory
+    return _federate(directory, build_fleet(directory.experiment), watch)
+
+
+def evaluate_run(directory: Run) -> Score:
+    """Score a run's final model on the test data, from its files alone."""
+    state = directory.model_state()
+    fleet = build_fleet(directory.experiment)
+    _load(fleet.model, state, directory)
+    with one_thread():
+        return _evaluate(fleet.model, fleet)
+
+
+def build_fleet(experiment: Experiment) -> Fleet:
+    """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
+    check_device(experiment.device)
+    return Fleet.build(experiment, open_dataset(experiment))
+
+
+def open_dataset(experiment: Experiment) -> Dataset:
+    """The experiment's data set."""
+    size = experiment.synthetic_size
+    synthetic = SyntheticImages(
+        shape=(3, size, size),
+        train=experiment.synthetic_train,
+        test=experiment.synthetic_test,
+        seed=experiment.seed,
+    )
+    return load_dataset(experiment.dataset, experiment.data_dir, synthetic=synthetic)
+
+
+def check_device(name: str) -> None:
+    """Raise `UserError` when this machine has no such device."""
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError
+    except RuntimeError:
+        raise UserError(f"device = '{name}': must be cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"device = '{name}': this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(f"device = '{name}': this machine has no MPS device; use cpu")
+
+
+def _federate(directory: Run, fleet: Fleet, watch: Watcher | None) -> Run:
+    experiment = directory.experiment
+    server = Server(fleet.method, prepared_model(experiment, fleet.method, fleet.dataset))
+    first_round = 0
+    if checkpoint := directory.read_checkpoint():
+        state, first_round = checkpoint
+        _load(server.model, state, directory)
+    with one_thread(), start_engine(fleet) as engine:
+        for round_number in range(first_round, experiment.rounds):
+            record = _round(round_number, server, engine, fleet)
+            directory.log(record)
+            directory.write_checkpoint(server.model.state_dict(), round_number + 1)
+            if watch is not None:
+                watch(record)
+    directory.finish(server.model.state_dict(), summarize(directory.metrics, server.model))
+    return directory
+
+
+def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> Record:
+    experiment, started = fleet.experiment, time.perf_counter()
+    plan = server.method.plan(round_number)
+    devices = choose_devices(experiment, round_number)
+
+    message = server.broadcast(plan)
+    answers = engine.train(devices, message)
+    train_loss = server.absorb(answers, plan)
+
+    before = _evaluate(server.model, fleet) if plan.adjusts else None
+    adjustment = server.adjust(plan)
+    last = round_number + 1 == experiment.rounds
+    due = plan.adjusts or last or (round_number + 1) % experiment.evaluate_every == 0
+    score = _evaluate(server.model, fleet) if due else None
+    return {
+        "round": round_number,
+        "train_loss": train_loss,
+        "test_accuracy": score and score.accuracy,
+        "test_loss": score and score.loss,
+        "learning_rate": plan.learning_rate,
+        "bytes_down": len(message) * len(devices),
+        "bytes_up": sum(map(len, answers)),
+        "seconds": time.perf_counter() - started,
+        "devices": devices,
+        "active_weights": sum(server.active.values()),
+        "adjusted": adjustment is not None,
+        "accuracy_before_adjustment": before and before.accuracy,
+        "accuracy_after_adjustment": score.accuracy if score and plan.adjusts else None,
+        "exchanged_weights": adjustment and adjustment.exchanged,
+        "dropped_magnitude": adjustment and adjustment.dropped_magnitude,
+    }
+
+
+def choose_devices(experiment: Experiment, round_number: int) -> list[int]:
+    """The devices of a round, ascending."""
+    generator = numpy_generator(experiment.seed, "devices", round_number)
+    chosen = generator.choice(experiment.devices, experiment.devices_per_round, replace=False)
+    return sorted(chosen.tolist())
+
+
+def summarize(metrics: list[Record], model: nn.Module) -> Record:
+    """A run's result in a few numbers."""
+    accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
+    layers = sparse_layers(model).values()
+    return {
+        "test_accuracy": accuracies[-1],
+        "best_test_accuracy": max(accuracies),
+        "test_loss": metrics[-1]["test_loss"],
+        "rounds": len(metrics),
+        "adjustments": sum(record["adjusted"] for record in metrics),
+        "bytes_down": sum(record["bytes_down"] for record in metrics),
+        "bytes_up": sum(record["bytes_up"] for record in metrics),
+        "seconds": sum(record["seconds"] for record in metrics),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters_if_dense": sum(parameter.numel() for parameter in model.parameters())
+        + sum(layer.geometry.size - layer.active_count for layer in layers),
+        "fedmef": version("fedmef"),
+        "torch": torch.__version__,
+    }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for PyTorch: with more, sums are added up in another order, and bits differ."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _evaluate(model: nn.Module, fleet: Fleet) -> Score:
+    return evaluate(model, fleet.dataset.test, fleet.dataset.statistics(), fleet.experiment.device)
+
+
+def _load(model: nn.Module, state: dict[str, Tensor], directory: Run) -> None:
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, UserError) as error:
+        raise UserError(
+            f"{directory.path} is damaged: its tensors do not fit its configuration ({error})"
+        ) from None
+
+
+def _new_directory(experiment: Experiment) -> Path:
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}"
+    path = Path("runs") / name.replace(":", "-")
+    number = 2
+    while path.exists():
+        path = path.with_name(f"{name}-{number}")
+        number += 1
+    return path

@@ -1,0 +1,30 @@
+"""The methods by name. One method is one file with both of its halves, the device's and the server's."""
+
+from collections.abc import Mapping
+
+from fedmef.errors import UserError, unknown_name
+from fedmef.experiment import Experiment
+from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
+from fedmef.methods.fedavg import FedAvg
+from fedmef.methods.fedmef import FedMef
+from fedmef.plugins import load_object
+
+__all__ = ["METHODS", "Adjustment", "Extras", "Method", "Plan", "Update", "build_method"]
+
+METHODS: Mapping[str, type[Method]] = {
+    "fedavg": FedAvg,
+    "fedmef": FedMef,
+}
+
+
+def build_method(experiment: Experiment) -> Method:
+    """The experiment's method; "package.module:Class" names one of the user's own."""
+    name = experiment.method
+    if ":" in name:
+        method = load_object("method", name)
+        if not (isinstance(method, type) and issubclass(method, Method)):
+            raise UserError(f"method '{name}' must be a subclass of fedmef.methods.Method")
+        return method(experiment)
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return METHODS[name](experiment)

@@ -1,0 +1,119 @@
+"""What a method is: the half that a device runs and the half that the server runs, in one class.
+
+A round, in order:
+
+    server   plan(round)                       what the devices are asked to do
+    device   train(local, plan)                local training; returns what goes up beside the weights
+    server   aggregate(model, updates)         the weighted average becomes the global model
+    server   adjust(model, updates, plan)      in adjustment rounds: the masks change
+
+A method overrides what it does differently from FedAvg, and nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from fedmef.experiment import Experiment
+from fedmef.nn import GrowthScores, guard_batchnorm
+from fedmef.sparsity import AdjustmentSchedule
+
+if TYPE_CHECKING:
+    from fedmef.device import LocalTraining
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the server asks of the devices in a round.
+
+    Attributes:
+        round: counted from 0.
+        learning_rate: `η_r`.
+        adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
+    """
+
+    round: int
+    learning_rate: float
+    adjustment_rate: float = 0.0
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the masks change after this round."""
+        return self.adjustment_rate > 0
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a method sends up beside the trained weights."""
+
+    growth: dict[str, GrowthScores] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A device's answer, decoded."""
+
+    device: int
+    samples: int
+    loss: float
+    weights: dict[str, Tensor]
+    extras: Extras
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What an adjustment did, for the log."""
+
+    exchanged: int
+    dropped_magnitude: float  # mean |θ| of the dropped weights: what the network lost
+
+
+class Method:
+    """FedAvg (McMahan et al. 2017), and the base of every other method."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.schedule = AdjustmentSchedule(experiment.adjust_every, experiment.last_adjustment)
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """The network as this method trains it, from a plain dense one; server and devices both call it."""
+        return guard_batchnorm(network)
+
+    def plan(self, round_number: int) -> Plan:
+        """What the devices do in this round."""
+        return Plan(round_number, self.experiment.learning_rate_at(round_number))
+
+    def train(self, local: "LocalTraining", plan: Plan) -> Extras:  # noqa: ARG002
+        """The device's half: train `local.model`, and return what goes up beside its weights."""
+        local.fit(self.experiment.local_epochs)
+        return Extras()
+
+    def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
+        """The server's half: make the devices' average the global model."""
+        weights = sample_weights(updates)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if tensor.is_floating_point():
+                    tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
+
+    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:  # noqa: ARG002
+        """The server's half in adjustment rounds: change the global model's masks."""
+        return None
+
+
+def sample_weights(updates: Sequence[Update]) -> list[float]:
+    """`|D_k| / Σ |D_k|` over the devices that answered."""
+    total = sum(update.samples for update in updates)
+    return [update.samples / total for update in updates]
+
+
+def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """`Σ w_k x_k`, added up in double precision and in the order given."""
+    total = torch.zeros_like(tensors[0], dtype=torch.float64)
+    for tensor, weight in zip(tensors, weights, strict=True):
+        total.add_(tensor, alpha=weight)
+    return total.to(tensors[0].dtype)

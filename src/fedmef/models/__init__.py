@@ -1,0 +1,87 @@
+"""The networks by name: plain PyTorch, dense; `fedmef.nn.sparsify` makes them sparse."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from fedmef.errors import UserError, unknown_name
+from fedmef.models.mobilenet_v2 import mobilenet_v2
+from fedmef.models.resnet import resnet18, resnet34, resnet50
+from fedmef.models.small_cnn import small_cnn
+from fedmef.plugins import load_object
+from fedmef.randomness import derive_seed
+
+__all__ = ["MODELS", "build_model", "mobilenet_v2", "resnet18", "resnet34", "resnet50", "small_cnn"]
+
+Builder = Callable[..., nn.Module]
+
+DEFAULT_STEM = "cifar"
+
+
+def _both_stems(build: Builder) -> Mapping[str, Builder]:
+    return {"cifar": partial(build, stem="cifar"), "imagenet": partial(build, stem="imagenet")}
+
+
+# A network's name, then its stem.
+MODELS: Mapping[str, Mapping[str, Builder]] = {
+    "resnet18": _both_stems(resnet18),
+    "resnet34": _both_stems(resnet34),
+    "resnet50": _both_stems(resnet50),
+    "mobilenet_v2": _both_stems(mobilenet_v2),
+    "small_cnn": {"cifar": small_cnn},
+}
+
+
+def build_model(
+    name: str,
+    *,
+    classes: int,
+    channels: int,
+    width: int | None = None,
+    stem: str | None = DEFAULT_STEM,
+    seed: int,
+) -> nn.Module:
+    """The network `name` with the weights that `seed` decides; PyTorch's global generator stays as it was.
+
+    `width` is the number of channels of the first stage or stem; None is the published one. A name like
+    "package.module:function" builds a network of the user's own, called with `classes` and `channels`.
+    """
+    for field, value in (("classes", classes), ("channels", channels), ("width", width)):
+        if value is not None and value < 1:
+            raise UserError(f"{field} is {value}: a network needs at least 1")
+    builder = _own_builder(name, width, stem) if ":" in name else _table_builder(name, width, stem)
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: that would seed the accelerators' generators as well.
+        torch.default_generator.manual_seed(derive_seed(seed, "model"))
+        network = builder(classes=classes, channels=channels)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"model '{name}' returned {type(network).__name__}: it must return a torch.nn.Module")
+    return network
+
+
+def _table_builder(name: str, width: int | None, stem: str | None) -> Builder:
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    stems = MODELS[name]
+    chosen = stem or DEFAULT_STEM
+    if chosen not in stems:
+        raise unknown_name(f"stem of {name}", chosen, stems)
+    return stems[chosen] if width is None else partial(stems[chosen], width=width)
+
+
+def _own_builder(path: str, width: int | None, stem: str | None) -> Builder:
+    if width is not None or stem not in (None, DEFAULT_STEM):
+        raise UserError(f"model '{path}' is your own: width and stem are up to its function, leave them out")
+    function = load_object("model", path)
+    if not callable(function):
+        raise UserError(f"model '{path}' is {type(function).__name__}: it must be a function")
+    try:
+        inspect.signature(function).bind(classes=0, channels=0)
+    except TypeError as error:
+        raise UserError(
+            f"model '{path}' cannot be called with the keywords classes and channels: {error}"
+        ) from error
+    return function

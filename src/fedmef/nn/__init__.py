@@ -1,0 +1,31 @@
+"""Layers that are sparse in storage, for anyone's training loop; nothing here knows of federations."""
+
+from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d, guard_batchnorm
+from fedmef.nn.convolution import CachePolicy, Geometry, sparse_conv2d
+from fedmef.nn.growth import GrowthScores, growth_scores
+from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
+from fedmef.nn.normalization import FilterNormalization
+from fedmef.nn.pooling import AvgPool2d, MaxPool2d
+from fedmef.nn.relu import ReLU, ReLU6
+from fedmef.nn.sparsify import dense_by_default, sparsify
+
+__all__ = [
+    "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "CachePolicy",
+    "FilterNormalization",
+    "Geometry",
+    "GrowthScores",
+    "MaxPool2d",
+    "ReLU",
+    "ReLU6",
+    "SparseConv2d",
+    "SparseLinear",
+    "dense_by_default",
+    "growth_scores",
+    "guard_batchnorm",
+    "sparse_conv2d",
+    "sparse_layers",
+    "sparsify",
+]

@@ -1,0 +1,215 @@
+"""The sparse convolution itself: one function, forward and backward, on (input, values, mask, geometry).
+
+A dense weight, and a dense gradient of it, exist only while one of the two passes of one layer runs. This is
+the seam behind which faster kernels will stand.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fedmef.nn.cache import PrunedActivation
+from fedmef.nn.normalization import FilterNormalization, StandardizedFilters
+from fedmef.sparsity.masks import active_positions
+
+# Receives a layer's dense gradient for the pruned positions (zero at the active ones) and must not keep it.
+GrowthObserver = Callable[[Tensor], None]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Everything about a convolution that is not a tensor."""
+
+    shape: tuple[int, int, int, int]  # [out, in/groups, kh, kw]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    normalization: FilterNormalization | None = None
+
+    @property
+    def size(self) -> int:
+        """How many weights the layer has, active or pruned."""
+        return self.shape[0] * self.filter_size
+
+    @property
+    def filter_size(self) -> int:
+        """How many weights one filter has."""
+        return self.shape[1] * self.shape[2] * self.shape[3]
+
+
+@dataclass(frozen=True)
+class CachePolicy:
+    """How the input is kept for the backward pass: exactly at `sparsity` 0, otherwise pruned."""
+
+    sparsity: float = 0.0
+    dtype: torch.dtype | None = None
+
+
+def sparse_conv2d(
+    input: Tensor,  # noqa: A002  (torch's own name for it)
+    values: Tensor,
+    mask: Tensor,
+    geometry: Geometry,
+    *,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    cache: CachePolicy = CachePolicy(),  # noqa: B008  (frozen)
+    observe_growth: GrowthObserver | None = None,
+) -> Tensor:
+    """Convolve `input` [n, in, h, w] with sparse filters, given by active `values` and a packed `mask`.
+
+    The gradient for the input is exact at any cache sparsity; those for `values` and `gain` use what is kept.
+    """
+    if torch.is_grad_enabled() and (values.requires_grad or input.requires_grad):
+        output: Tensor = _SparseConvolution.apply(  # type: ignore[no-untyped-call]
+            input, values, mask, gain, bias, geometry, cache, observe_growth
+        )
+        return output
+    return _convolve(input, SparseWeight(values, mask, geometry, gain).dense(), bias, geometry)
+
+
+class SparseWeight:
+    """A layer's weight on its way from active values to the dense tensor that convolves, and back."""
+
+    def __init__(self, values: Tensor, mask: Tensor, geometry: Geometry, gain: Tensor | None) -> None:
+        self.values, self.geometry, self.gain = values, geometry, gain
+        # None when every position is active
+        self.positions = None if values.numel() == geometry.size else active_positions(mask, geometry.size)
+        self.lengths = self._filter_lengths()
+        self.standardized: StandardizedFilters | None = None
+        if geometry.normalization is not None:
+            self.standardized = geometry.normalization.standardize(values, self.lengths)
+
+    def dense(self) -> Tensor:
+        """The weight that convolves: normalised, with its gain, zero at pruned positions."""
+        effective = self.values if self.standardized is None else self.standardized.values
+        if self.gain is not None:
+            effective = effective * self.gain.repeat_interleave(self.lengths)
+        if self.positions is None:
+            return effective.view(self.geometry.shape)
+        dense = torch.zeros(self.geometry.size, dtype=effective.dtype, device=effective.device)
+        return dense.scatter_(0, self.positions, effective).view(self.geometry.shape)
+
+    def backward(self, dense_gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients for `values` and `gain`, given the one for the dense weight."""
+        gradient = dense_gradient.reshape(-1)
+        if self.positions is not None:
+            gradient = gradient.index_select(0, self.positions)
+        gain_gradient = None
+        if self.gain is not None:
+            before_gain = self.values if self.standardized is None else self.standardized.values
+            gain_gradient = torch.segment_reduce(gradient * before_gain, "sum", lengths=self.lengths)
+            gradient = gradient * self.gain.repeat_interleave(self.lengths)
+        if self.standardized is not None:
+            gradient = self.standardized.backward(gradient)
+        return gradient, gain_gradient
+
+    def pruned_gradient(self, dense_gradient: Tensor) -> Tensor:
+        """What a pruned weight's gradient would be if it were active: θ̂'s times its filter's scale."""
+        gradient = dense_gradient.reshape(self.geometry.shape[0], -1)
+        if self.standardized is not None:
+            gradient = gradient * self.standardized.scale.unsqueeze(1)
+        if self.gain is not None:
+            gradient = gradient * self.gain.unsqueeze(1)
+        flat = gradient.reshape(-1)
+        return torch.zeros_like(flat) if self.positions is None else flat.index_fill(0, self.positions, 0.0)
+
+    def _filter_lengths(self) -> Tensor:
+        """`n_i`: active weights per filter."""
+        filters, filter_size = self.geometry.shape[0], self.geometry.filter_size
+        if self.positions is None:
+            return torch.full((filters,), filter_size, device=self.values.device)
+        edges = torch.arange(filters + 1, device=self.values.device) * filter_size
+        return torch.searchsorted(self.positions, edges).diff()
+
+
+class _SparseConvolution(torch.autograd.Function):
+    """Saves the values, the packed mask and the pruned input: nothing dense but an unpruned input."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,  # noqa: A002
+        values: Tensor,
+        mask: Tensor,
+        gain: Tensor | None,
+        bias: Tensor | None,
+        geometry: Geometry,
+        cache: CachePolicy,
+        observe_growth: GrowthObserver | None,
+    ) -> Tensor:
+        kept: tuple[Tensor, ...] = ()
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
+            kept = (input,)
+            if cache.sparsity > 0:
+                pruned = PrunedActivation.prune(input, cache.sparsity, cache.dtype)
+                kept = (pruned.bits, pruned.values)
+        ctx.save_for_backward(values, mask, gain, *kept)
+        ctx.geometry, ctx.observe_growth = geometry, observe_growth
+        ctx.input_shape, ctx.has_bias = input.shape, bias is not None
+        return _convolve(input, SparseWeight(values, mask, geometry, gain).dense(), bias, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        values, mask, gain, *kept = ctx.saved_tensors
+        geometry: Geometry = ctx.geometry
+        weight = SparseWeight(values, mask, geometry, gain)
+        dense = weight.dense()
+        grad_input = grad_values = grad_gain = grad_bias = None
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
+            input_ = kept[0] if len(kept) == 1 else _restore(kept, ctx.input_shape, values.dtype)
+            dense_gradient = _convolution_backward(grad_output, input_, dense, geometry, 1)
+            del input_, kept  # the restored input goes before the gradient for the input comes
+            grad_values, grad_gain = weight.backward(dense_gradient)
+            if ctx.observe_growth is not None:
+                ctx.observe_growth(weight.pruned_gradient(dense_gradient))
+            del dense_gradient
+        if ctx.needs_input_grad[0]:
+            # Only its shape is looked at.
+            input_ = grad_output.new_empty(1).expand(ctx.input_shape)
+            grad_input = _convolution_backward(grad_output, input_, dense, geometry, 0)
+        if ctx.has_bias and ctx.needs_input_grad[4]:
+            grad_bias = grad_output.sum((0, 2, 3))
+        return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
+
+
+def _restore(kept: list[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    bits, values = kept
+    return PrunedActivation(bits, values).restore(shape, dtype)
+
+
+def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:  # noqa: A002
+    return F.conv2d(
+        input, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups
+    )
+
+
+def _convolution_backward(
+    grad_output: Tensor,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    geometry: Geometry,
+    wanted: int,
+) -> Tensor:
+    """The gradient for the input (`wanted` 0) or for the weight (1)."""
+    gradients: list[Tensor] = torch.ops.aten.convolution_backward(
+        grad_output,
+        input,
+        weight,
+        None,
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        False,
+        (0, 0),
+        geometry.groups,
+        [wanted == 0, wanted == 1, False],
+    )
+    return gradients[wanted]

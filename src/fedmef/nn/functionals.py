@@ -1,0 +1,62 @@
+"""Gives a model whose `forward()` calls `F.relu` and friends the same memory-saving versions as modules get.
+
+Swapping modules does not reach such calls. While the model runs, they are answered by ours; everything else,
+control flow included, stays the user's own code.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fedmef.nn.pooling import avg_pool2d, max_pool2d
+from fedmef.nn.relu import relu, relu6
+
+
+def _relu(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002
+    return relu(input)
+
+
+def _relu6(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002
+    return relu6(input)
+
+
+def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor:  # noqa: A002
+    return max_pool2d(input, *args, **kwargs)
+
+
+SAVING_VERSIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": _relu,
+    "relu6": _relu6,
+    "max_pool2d": _max_pool2d,
+    "avg_pool2d": avg_pool2d,
+}
+
+
+class _SavingFunctions(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        saving = SAVING_VERSIONS.get(getattr(func, "__name__", ""))
+        if saving is None or kwargs.get("return_indices"):
+            return func(*args, **kwargs)
+        return saving(*args, **kwargs)
+
+
+_MODE = _SavingFunctions()
+
+
+def save_memory_in_functionals(model: nn.Module) -> None:
+    """Answer the model's functional calls with the versions that keep little for the backward pass."""
+    model.register_forward_pre_hook(_enter)
+    model.register_forward_hook(_leave, always_call=True)
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    _MODE.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _leave(module: nn.Module, args: Any, output: Any) -> None:
+    _MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -1,0 +1,234 @@
+"""Sparse layers as modules: only active weights are parameters, and the mask is bit-packed.
+
+`state_dict()` is the sparse model: `values` (n_l floats), `mask` (n/8 bytes), and `gain` and `bias` if there
+are any. Gradients and optimiser state have n_l entries too.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedmef.errors import FedmefError, UserError
+from fedmef.nn.convolution import CachePolicy, Geometry, GrowthObserver, SparseWeight, sparse_conv2d
+from fedmef.nn.normalization import FilterNormalization, Scaling
+from fedmef.nn.pooling import Size, pair
+from fedmef.sparsity.masks import active_count, active_positions, count_bits, mask_from_positions, random_mask
+
+
+class SparseConv2d(nn.Module):
+    """A convolution whose trainable parameter is the vector of its active weights.
+
+    Args:
+        sparsity: share of weights that is pruned, at random positions (`generator` decides which).
+        normalize: make it NSConv: filters are centred and scaled to norm `gamma`; no BatchNorm is needed.
+        gamma: the norm of a normalised filter.
+        scaling: "filter", or "paper" for the paper's Eq. 7 (see `fedmef.nn.normalization`).
+        affine: with `normalize`, learn a gain per filter; usually together with `bias=True`.
+        activation_sparsity: share of the input that is forgotten before it is kept for the backward pass.
+        cache_dtype: how the kept part is stored (default: as it is); `torch.float16` halves it.
+
+    The other arguments are those of `nn.Conv2d`; `padding_mode` is always "zeros".
+    """
+
+    values: nn.Parameter
+    mask: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        sparsity: float = 0.9,
+        normalize: bool = False,
+        gamma: float = 1.0,
+        scaling: Scaling = "filter",
+        affine: bool = False,
+        activation_sparsity: float = 0.0,
+        cache_dtype: torch.dtype | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if in_channels % groups or out_channels % groups:
+            raise UserError(f"groups = {groups}: must divide {in_channels} and {out_channels} channels")
+        if not 0 <= activation_sparsity < 1:
+            raise UserError(
+                f"activation_sparsity = {activation_sparsity}: must be at least 0 and below 1, such as 0.9"
+            )
+        if affine and not normalize:
+            raise UserError("affine = True: only a normalised convolution has a gain; set normalize=True")
+        channels = in_channels // groups
+        self.geometry = Geometry(
+            (out_channels, channels, *pair(kernel_size)),
+            pair(stride),
+            pair(padding),
+            pair(dilation),
+            groups,
+            FilterNormalization(gamma, scaling, channels) if normalize else None,
+        )
+        self.cache = CachePolicy(activation_sparsity, cache_dtype)
+        self.observe_growth: GrowthObserver | None = None
+
+        size = self.geometry.size
+        count = active_count(size, sparsity)
+        generator = generator or torch.Generator().manual_seed(torch.initial_seed())
+        self.register_buffer("mask", random_mask(size, count, generator).to(device))
+        # The fan-in that a filter really has decides how large its weights start (He et al. 2015).
+        deviation = math.sqrt(2 / max(1.0, count / out_channels))
+        values = torch.randn(count, generator=generator, dtype=dtype) * deviation
+        self.values = nn.Parameter(values.to(device))
+        self.gain = nn.Parameter(torch.ones(out_channels, dtype=dtype, device=device)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, dtype=dtype, device=device)) if bias else None
+
+    @classmethod
+    def from_conv2d(cls, conv: nn.Conv2d, mask: Tensor, **options: Any) -> "SparseConv2d":
+        """A sparse layer with the weights that a dense one has at the ones of the packed `mask`.
+
+        `options` are the keyword arguments of `SparseConv2d` other than `sparsity` and `generator`.
+        """
+        affine = bool(options.get("affine"))
+        layer = cls(
+            conv.in_channels,
+            conv.out_channels,
+            pair(conv.kernel_size),  # type: ignore[arg-type]
+            pair(conv.stride),  # type: ignore[arg-type]
+            _symmetric_padding(conv),
+            pair(conv.dilation),  # type: ignore[arg-type]
+            conv.groups,
+            conv.bias is not None or affine,
+            **options,
+            dtype=conv.weight.dtype,
+            device=conv.weight.device,
+        )
+        positions = active_positions(mask.to(conv.weight.device), layer.geometry.size)
+        layer.assign(positions, conv.weight.detach().reshape(-1)[positions])
+        if conv.bias is not None and layer.bias is not None:
+            layer.bias.data.copy_(conv.bias.detach())
+        return layer
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        return sparse_conv2d(
+            input,
+            self.values,
+            self.mask,
+            self.geometry,
+            gain=self.gain,
+            bias=self.bias,
+            cache=self.cache,
+            observe_growth=self.observe_growth,
+        )
+
+    @property
+    def active_count(self) -> int:
+        """`n_l`: how many weights are active."""
+        return self.values.numel()
+
+    @property
+    def density(self) -> float:
+        """The share of weights that is active."""
+        return self.active_count / self.geometry.size
+
+    def active_positions(self) -> Tensor:
+        """The active positions in the flattened weight, ascending; `values` are their weights."""
+        return active_positions(self.mask, self.geometry.size)
+
+    def filter_means(self) -> Tensor:
+        """`μ_i`: the mean active weight of every filter, 0 for a filter without any."""
+        lengths = SparseWeight(self.values.detach(), self.mask, self.geometry, None).lengths
+        return torch.segment_reduce(self.values.detach(), "sum", lengths=lengths) / lengths.clamp(min=1)
+
+    def dense_weight(self) -> Tensor:
+        """A new dense tensor of the weight that convolves: normalised if the layer normalises."""
+        with torch.no_grad():
+            return SparseWeight(self.values, self.mask, self.geometry, self.gain).dense().clone()
+
+    @torch.no_grad()
+    def assign(self, positions: Tensor, values: Tensor) -> None:
+        """Make exactly these positions (ascending) active, with these values."""
+        if positions.numel() != values.numel():
+            raise UserError(f"{positions.numel()} positions but {values.numel()} values")
+        if (positions.diff() <= 0).any():
+            raise FedmefError("positions are not ascending and distinct")
+        self.mask.copy_(mask_from_positions(positions, self.geometry.size))
+        if values.numel() == self.values.numel():
+            self.values.copy_(values)
+        else:
+            self.values = nn.Parameter(values.to(self.values.dtype, copy=True))
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        mask, values = state_dict.get(f"{prefix}mask"), state_dict.get(f"{prefix}values")
+        if mask is not None and mask.shape == self.mask.shape:
+            expected = self.active_count if values is None else values.numel()
+            if count_bits(mask) != expected or active_positions(mask, self.geometry.size).numel() != expected:
+                raise UserError(
+                    f"{prefix}mask has {count_bits(mask)} active positions but {prefix}values has {expected}"
+                    ": they do not belong together"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:  # noqa: D102
+        out_channels, channels, *kernel = self.geometry.shape
+        normalization = self.geometry.normalization
+        parts = [
+            f"{channels * self.geometry.groups}, {out_channels}, kernel_size={tuple(kernel)}",
+            f"stride={self.geometry.stride}, padding={self.geometry.padding}",
+            f"active={self.active_count}/{self.geometry.size}",
+        ]
+        parts += [f"groups={self.geometry.groups}"] if self.geometry.groups > 1 else []
+        parts += [f"normalize=True, gamma={normalization.gamma:g}"] if normalization else []
+        parts += [f"activation_sparsity={self.cache.sparsity:g}"] if self.cache.sparsity else []
+        return ", ".join(parts)
+
+
+class SparseLinear(SparseConv2d):
+    """A fully connected layer of the same kind: a 1x1 convolution on one pixel."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Any) -> None:
+        super().__init__(in_features, out_features, 1, bias=bias, **options)
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, mask: Tensor, **options: Any) -> "SparseLinear":
+        """A sparse layer with the weights that a dense one has at the ones of the packed `mask`."""
+        weight = linear.weight.detach()
+        bias = linear.bias is not None or bool(options.get("affine"))
+        layer = cls(
+            linear.in_features,
+            linear.out_features,
+            bias,
+            **options,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        positions = active_positions(mask.to(weight.device), weight.numel())
+        layer.assign(positions, weight.reshape(-1)[positions])
+        if linear.bias is not None and layer.bias is not None:
+            layer.bias.data.copy_(linear.bias.detach())
+        return layer
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        pixels = input.reshape(-1, input.shape[-1], 1, 1)
+        return super().forward(pixels).view(*input.shape[:-1], -1)
+
+
+def sparse_layers(model: nn.Module) -> dict[str, SparseConv2d]:
+    """The sparse layers of a model by name, those with all weights active included."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, SparseConv2d)}
+
+
+def _symmetric_padding(conv: nn.Conv2d) -> tuple[int, int]:
+    if conv.padding == "same":
+        rows, columns = (
+            dilation * (kernel - 1) for dilation, kernel in zip(conv.dilation, conv.kernel_size, strict=True)
+        )
+        return rows // 2, columns // 2
+    return (0, 0) if conv.padding == "valid" else pair(conv.padding)  # type: ignore[arg-type]

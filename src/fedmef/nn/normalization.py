@@ -1,0 +1,88 @@
+"""NSConv's filter-wise normalisation of active weights (FedMef, Eq. 6-7), forward and backward.
+
+    θ̂_i = γ · m_i ⊙ (θ_i − μ_i) / sqrt(n_i · σ_i² + ε)
+
+Deviations from Eq. 7 as printed: the mask stands outside, so that pruned positions stay 0, and the divisor
+has `sqrt(n_i)` instead of the factor `sqrt(c_in)`, so that a filter has norm γ whatever its size and density.
+A filter with fewer than two active weights is dead: its output and its gradients are 0.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedmef.errors import UserError
+
+Scaling = Literal["filter", "paper"]
+
+
+@dataclass(frozen=True)
+class FilterNormalization:
+    """The constants of NSConv.
+
+    Attributes:
+        gamma: `γ`, the norm that every filter gets.
+        scaling: "filter" as above, or "paper": `γ / sqrt(c_in)` times the weights in units of their σ_i.
+        input_channels: `c_in`, which only "paper" uses.
+        epsilon: `ε`.
+    """
+
+    gamma: float = 1.0
+    scaling: Scaling = "filter"
+    input_channels: int = 1
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.scaling not in get_args(Scaling):
+            raise UserError(f"scaling = '{self.scaling}': must be 'filter' or 'paper'")
+
+    def standardize(self, values: Tensor, lengths: Tensor) -> "StandardizedFilters":
+        """Normalise the active weights of a layer, given how many each filter has."""
+        centered = values - _spread(_mean(values, lengths), lengths)
+        energy = _sum(centered.square(), lengths)  # n_i · σ_i²
+        inverse_norm = torch.rsqrt(energy + self.epsilon) * (lengths >= 2)
+        target_norm = torch.full_like(energy, self.gamma)
+        if self.scaling == "paper":
+            target_norm = target_norm * torch.sqrt(lengths / self.input_channels)
+        return StandardizedFilters(centered, lengths, inverse_norm, target_norm)
+
+
+@dataclass(frozen=True)
+class StandardizedFilters:
+    """The active weights of a layer, centred per filter, with what scales them to θ̂."""
+
+    centered: Tensor  # [n_l]
+    lengths: Tensor  # [filters], n_i
+    inverse_norm: Tensor  # [filters], 1 / sqrt(n_i σ_i² + ε), or 0 for a dead filter
+    target_norm: Tensor  # [filters], γ for scaling="filter"
+
+    @property
+    def scale(self) -> Tensor:
+        """`∂θ̂/∂θ` of a pruned position, per filter: what its gradient is multiplied with."""
+        return self.target_norm * self.inverse_norm
+
+    @property
+    def values(self) -> Tensor:
+        """θ̂ at the active positions."""
+        return self.centered * _spread(self.scale, self.lengths)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """The gradient for θ, given the one for θ̂; it flows through μ and σ too."""
+        along = _sum(self.centered * gradient, self.lengths) * self.inverse_norm.square()
+        tangent = gradient - _spread(_mean(gradient, self.lengths), self.lengths)
+        tangent -= self.centered * _spread(along, self.lengths)
+        return tangent * _spread(self.scale, self.lengths)
+
+
+def _sum(values: Tensor, lengths: Tensor) -> Tensor:
+    return torch.segment_reduce(values, "sum", lengths=lengths)
+
+
+def _mean(values: Tensor, lengths: Tensor) -> Tensor:
+    return _sum(values, lengths) / lengths.clamp(min=1)
+
+
+def _spread(per_filter: Tensor, lengths: Tensor) -> Tensor:
+    return per_filter.repeat_interleave(lengths)

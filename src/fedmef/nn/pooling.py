@@ -1,0 +1,141 @@
+"""Pooling that keeps little for the backward pass: a byte an output for the maximum, nothing for the average.
+
+PyTorch's max-pooling keeps its dense input and an int64 index for every output; its average-pooling keeps the
+dense input although only the shape matters.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Pair = tuple[int, int]
+Size = int | Pair
+
+
+def pair(size: Size) -> Pair:
+    """`3` → `(3, 3)`, as PyTorch reads kernel sizes and strides."""
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+class _MaxPool(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,  # noqa: A002
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair,
+        dilation: Pair,
+        ceil_mode: bool,
+    ) -> Tensor:
+        output, index = F.max_pool2d_with_indices(input, kernel, stride, padding, dilation, ceil_mode)
+        corner_row, corner_column = _window_corners(output.shape, stride, padding, output.device)
+        row = (index // input.shape[-1] - corner_row) // dilation[0]
+        column = (index % input.shape[-1] - corner_column) // dilation[1]
+        ctx.save_for_backward((row * kernel[1] + column).to(torch.uint8))
+        ctx.input_shape, ctx.geometry = input.shape, (kernel, stride, padding, dilation)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        (offset,) = ctx.saved_tensors
+        kernel, stride, padding, dilation = ctx.geometry
+        height, width = ctx.input_shape[-2:]
+        corner_row, corner_column = _window_corners(grad_output.shape, stride, padding, grad_output.device)
+        offset = offset.long()
+        row = corner_row + offset // kernel[1] * dilation[0]
+        column = corner_column + (offset % kernel[1]) * dilation[1]
+        index = (row * width + column).flatten(-2)
+        planes = grad_output.new_zeros(*ctx.input_shape[:-2], height * width)
+        grad_input = planes.scatter_add_(-1, index, grad_output.flatten(-2))
+        return grad_input.view(ctx.input_shape), None, None, None, None, None
+
+
+class _AvgPool(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,  # noqa: A002
+        kernel: Pair,
+        stride: Pair,
+        padding: Pair,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor: int | None,
+    ) -> Tensor:
+        ctx.input_shape = input.shape
+        ctx.arguments = (kernel, stride, padding, ceil_mode, count_include_pad, divisor)
+        return F.avg_pool2d(input, *ctx.arguments)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        shape_only = grad_output.new_empty(1).expand(ctx.input_shape)
+        grad_input = torch.ops.aten.avg_pool2d_backward(grad_output, shape_only, *ctx.arguments)
+        return grad_input, None, None, None, None, None, None
+
+
+def max_pool2d(
+    input: Tensor,  # noqa: A002
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    dilation: Size = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """`F.max_pool2d`, keeping one byte an output; windows of more than 256 elements are left to PyTorch."""
+    kernel = pair(kernel_size)
+    geometry = (kernel, pair(stride or kernel), pair(padding), pair(dilation), ceil_mode)
+    if kernel[0] * kernel[1] > 256 or not (torch.is_grad_enabled() and input.requires_grad):
+        return F.max_pool2d(input, *geometry)
+    output: Tensor = _MaxPool.apply(input, *geometry)  # type: ignore[no-untyped-call]
+    return output
+
+
+def avg_pool2d(
+    input: Tensor,  # noqa: A002
+    kernel_size: Size,
+    stride: Size | None = None,
+    padding: Size = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """`F.avg_pool2d`, keeping nothing."""
+    kernel = pair(kernel_size)
+    output: Tensor = _AvgPool.apply(  # type: ignore[no-untyped-call]
+        input, kernel, pair(stride or kernel), pair(padding), ceil_mode, count_include_pad, divisor_override
+    )
+    return output
+
+
+class MaxPool2d(nn.MaxPool2d):
+    """Drop-in for `nn.MaxPool2d` (without `return_indices`)."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        return max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+
+class AvgPool2d(nn.AvgPool2d):
+    """Drop-in for `nn.AvgPool2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        return avg_pool2d(
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.ceil_mode,
+            self.count_include_pad,
+            self.divisor_override,
+        )
+
+
+def _window_corners(
+    shape: torch.Size, stride: Pair, padding: Pair, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Row [h, 1] and column [w] in the input of every window's upper left corner."""
+    rows = torch.arange(shape[-2], device=device).unsqueeze(1) * stride[0] - padding[0]
+    columns = torch.arange(shape[-1], device=device) * stride[1] - padding[1]
+    return rows, columns

@@ -1,0 +1,210 @@
+"""Ordinary models in, sparse models out: swaps the layers of any convolutional network."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from fedmef.errors import UserError
+from fedmef.nn.batchnorm import guard_batchnorm
+from fedmef.nn.functionals import save_memory_in_functionals
+from fedmef.nn.graph import BATCHNORMS, NetworkGraph, trace_network
+from fedmef.nn.layers import SparseConv2d, SparseLinear
+from fedmef.nn.normalization import Scaling
+from fedmef.nn.pooling import AvgPool2d, MaxPool2d
+from fedmef.nn.relu import ReLU, ReLU6
+from fedmef.randomness import torch_generator
+from fedmef.sparsity import Distribution, layer_counts, magnitude_mask, random_mask
+
+Initialization = Literal["random", "magnitude"]
+
+
+def sparsify(
+    model: nn.Module,
+    *,
+    sparsity: float = 0.9,
+    normalize: bool = False,
+    activation_sparsity: float = 0.0,
+    cache_dtype: torch.dtype | None = None,
+    seed: int = 0,
+    keep_dense: Iterable[str] | None = None,
+    skip: Iterable[str] = (),
+    distribution: Distribution = "uniform",
+    initialization: Initialization = "random",
+    gamma: float = 1.0,
+    scaling: Scaling = "filter",
+    affine: bool = False,
+) -> nn.Module:
+    """Make a network really sparse, in place, and return it.
+
+    Works for networks of Conv2d, Linear, BatchNorm, ReLU, ReLU6, pooling and residual sums, whoever wrote
+    them, with modules or with `F.relu` and the like. The model is checked first: an error changes nothing.
+
+    Args:
+        model: the network; its weights at the active positions are kept.
+        sparsity: share of the weights of sparse layers that is pruned.
+        normalize: convolutions become NSConv, and the BatchNorms that they feed go away.
+        activation_sparsity: share of a layer's input that is forgotten before the rest is kept for the
+            backward pass. The first convolution's and the classifier's inputs are kept whole.
+        cache_dtype: how the kept part is stored, for example `torch.float16` (default: as it is).
+        seed: decides the random masks.
+        keep_dense: names (or patterns such as "layer4.*") of layers whose weights all stay; by default those
+            of `dense_by_default(model)`. An empty list makes every layer sparse.
+        skip: names or patterns of modules that are left exactly as they are.
+        distribution: "uniform" (the same density everywhere) or "erk".
+        initialization: "random" positions, or those of largest "magnitude".
+        gamma, scaling, affine: see `SparseConv2d`.
+
+    Raises:
+        UserError: names what cannot be converted, and what to do about it.
+    """
+    if initialization not in get_args(Initialization):
+        raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
+    skipped = _Names(skip, model, "skip")
+    graph = trace_network(model, skipped.match)
+    modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
+    _check_convertible(modules, graph)
+    if not graph.layers:
+        raise UserError(f"sparsify found no convolution or linear layer in {type(model).__name__}")
+
+    first, classifier = graph.layers[0], graph.layers[-1]
+    keep_dense = _dense_by_default(graph, modules) if keep_dense is None else keep_dense
+    dense = _Names(keep_dense, model, "keep_dense")
+    layers = {name: modules[name] for name in graph.layers if name in modules}
+    shapes = {name: _weight(layer).shape for name, layer in layers.items() if not dense.match(name)}
+    counts = layer_counts(shapes, sparsity, distribution)
+    if starved := [name for name, count in counts.items() if count == 0]:
+        raise UserError(
+            f"sparsity = {sparsity}: leaves no weight in '{starved[0]}'; lower it, or add to keep_dense"
+        )
+
+    options: dict[str, Any] = {"cache_dtype": cache_dtype, "normalize": normalize}
+    options |= {"gamma": gamma, "scaling": scaling, "affine": affine} if normalize else {}
+    replacements: dict[str, nn.Module] = {}  # all built before one goes in: an error changes nothing
+    for name, layer in layers.items():
+        kept_whole = name in (first, classifier)
+        cache_sparsity = 0.0 if kept_whole else activation_sparsity
+        if name not in counts and (name == classifier or not (normalize or cache_sparsity)):
+            continue
+        size = _weight(layer).numel()
+        count = counts.get(name, size)
+        if initialization == "random" or count == size:
+            mask = random_mask(size, count, torch_generator(seed, "mask", name))
+        else:
+            mask = magnitude_mask(_weight(layer), count)
+        replacements[name] = _sparse(layer, mask, activation_sparsity=cache_sparsity, **options)
+
+    normalized = replacements.keys() if normalize else set()
+    for name, feeding in graph.feeds.items():
+        if name in modules and feeding and feeding <= normalized:
+            replacements[name] = nn.Identity()
+    for name, replacement in replacements.items():
+        _replace(model, name, replacement)
+    _swap_activations(model, modules)
+    if graph.functionals:
+        save_memory_in_functionals(model)
+    return guard_batchnorm(model)
+
+
+def dense_by_default(model: nn.Module) -> list[str]:
+    """The layers that `sparsify` keeps dense: the first convolution, depthwise ones, and the classifier."""
+    graph = trace_network(model, lambda name: False)
+    return _dense_by_default(graph, dict(model.named_modules()))
+
+
+def _dense_by_default(graph: NetworkGraph, modules: dict[str, nn.Module]) -> list[str]:
+    def stays(name: str) -> bool:
+        layer = modules[name]
+        depthwise = isinstance(layer, nn.Conv2d) and layer.groups > 1 and layer.groups == layer.in_channels
+        return depthwise or name in (graph.layers[0], graph.layers[-1])
+
+    return [name for name in graph.layers if name in modules and stays(name)]
+
+
+def _check_convertible(modules: dict[str, nn.Module], graph: NetworkGraph) -> None:
+    for name, module in modules.items():
+        if problem := _problem(name, module, graph):
+            raise UserError(
+                f"sparsify cannot convert '{name}' ({type(module).__name__}): {problem}; "
+                f"skip=['{name}'] leaves it as it is"
+            )
+
+
+def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  # noqa: PLR0911
+    known = next((kind for kind in (nn.Conv2d, nn.Linear, *BATCHNORMS) if isinstance(module, kind)), None)
+    if isinstance(module, SparseConv2d):
+        return "it is sparse already"
+    if known is None:
+        has_own = any(True for _ in module.parameters(recurse=False))
+        return "it has parameters of its own of an unknown kind" if has_own else None
+    if type(module).forward is not known.forward and not isinstance(module, BATCHNORMS):
+        return "its class has a forward() of its own"
+    if is_parametrized(module) or (known in (nn.Conv2d, nn.Linear) and "weight" not in module._parameters):
+        return "its weight is parametrised"
+    if name not in graph.layers and name not in graph.feeds:
+        return "forward() never calls it"
+    if isinstance(module, nn.Conv2d):
+        if module.padding_mode != "zeros":
+            return f"padding_mode='{module.padding_mode}' is not supported"
+        if module.padding == "same" and any(
+            dilation * (kernel - 1) % 2
+            for dilation, kernel in zip(module.dilation, module.kernel_size, strict=True)
+        ):
+            return "padding='same' with an even kernel pads one side more"
+    return None
+
+
+def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2d:
+    if isinstance(layer, nn.Conv2d):
+        return SparseConv2d.from_conv2d(layer, mask, **options)
+    assert isinstance(layer, nn.Linear)
+    return SparseLinear.from_linear(layer, mask, **options)
+
+
+def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+    for name, module in modules.items():
+        if type(module) is nn.ReLU:
+            _replace(model, name, ReLU())
+        elif type(module) is nn.ReLU6:
+            _replace(model, name, ReLU6())
+        elif type(module) is nn.MaxPool2d and not module.return_indices:
+            module.__class__ = MaxPool2d
+        elif type(module) is nn.AvgPool2d:
+            module.__class__ = AvgPool2d
+        elif isinstance(getattr(module, "inplace", None), bool):
+            # Where a BatchNorm went away, its input may be needed again.
+            module.inplace = False
+
+
+def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    old = model.get_submodule(name)
+    module.train(old.training)
+    # One module may have several names, such as a ReLU that is written once and used in many places.
+    for alias in [alias for alias, other in model.named_modules(remove_duplicate=False) if other is old]:
+        parent, _, child = alias.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)
+
+
+def _weight(layer: nn.Module) -> torch.Tensor:
+    assert isinstance(layer.weight, torch.Tensor)
+    return layer.weight
+
+
+class _Names:
+    """Names or patterns of modules; each must match something, so that a typing error is noticed."""
+
+    def __init__(self, patterns: Iterable[str], model: nn.Module, argument: str) -> None:
+        self.patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        names = [name for name, _ in model.named_modules()]
+        for pattern in self.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UserError(f"{argument}: no module of {type(model).__name__} matches '{pattern}'")
+
+    def match(self, name: str) -> bool:
+        """Whether a pattern names this module or one that contains it."""
+        parts = name.split(".")
+        prefixes = [".".join(parts[: end + 1]) for end in range(len(parts))]
+        return any(fnmatchcase(prefix, pattern) for prefix in prefixes for pattern in self.patterns)

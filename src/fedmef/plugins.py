@@ -1,0 +1,39 @@
+"""A user's own dataset, model or method, named in a configuration as "package.module:name"."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from fedmef.errors import UserError
+
+
+def load_object(kind: str, path: str) -> object:
+    """The object that `path` names. `kind` ("dataset", "model", ...) only serves the error messages."""
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise UserError(f"{kind} '{path}' is not of the form 'package.module:name'")
+
+    # An installed command, unlike `python -m`, does not look for modules where the user stands.
+    # At the end of the path, so that nothing installed is shadowed.
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+
+    try:
+        value: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{kind} '{path}': there is no module '{error.name}'; install it, "
+            "or run from the folder that holds it"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"{kind} '{path}': importing '{module_name}' raised {type(error).__name__}: {error}"
+        ) from error
+
+    for part in name.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError as error:
+            raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'") from error
+    return value

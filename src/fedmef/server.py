@@ -1,0 +1,71 @@
+"""The server: holds the global model, absorbs updates, lets the method adjust the masks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from fedmef.errors import FedmefError
+from fedmef.exchange import decode_update, encode_broadcast
+from fedmef.methods import Adjustment, Method, Plan, Update
+from fedmef.nn import sparse_layers
+
+
+class Server:
+    """The only place where a run's model lives between rounds."""
+
+    def __init__(self, method: Method, model: nn.Module) -> None:
+        self.method = method
+        self.model = model
+        self.active = active_weights(model)
+        self._updates: list[Update] = []
+
+    def broadcast(self, plan: Plan) -> bytes:
+        """The message that goes to every device of a round."""
+        return encode_broadcast(self.model.state_dict(), plan)
+
+    def absorb(self, answers: Sequence[bytes], plan: Plan) -> float:
+        """Make the devices' average the global model; returns their mean training loss."""
+        self._updates = sorted(
+            (decode_update(answer) for answer in answers), key=lambda update: update.device
+        )
+        for update in self._updates:
+            self._check(update, plan)
+        self.method.aggregate(self.model, self._updates)
+        return sum(update.samples * update.loss for update in self._updates) / sum(
+            update.samples for update in self._updates
+        )
+
+    def adjust(self, plan: Plan) -> Adjustment | None:
+        """Let the method change the masks; the number of active weights per layer never changes."""
+        adjustment = self.method.adjust(self.model, self._updates, plan) if plan.adjusts else None
+        self._updates = []
+        if (now := active_weights(self.model)) != self.active:
+            changed = next(name for name in self.active if now.get(name) != self.active[name])
+            raise FedmefError(
+                f"round {plan.round}: {changed} has {now.get(changed)} active weights instead of "
+                f"{self.active[changed]}; an adjustment must grow as many as it drops"
+            )
+        return adjustment
+
+    def _check(self, update: Update, plan: Plan) -> None:
+        """A wrong update would silently ruin the global model: stop instead."""
+        who = f"round {plan.round}: device {update.device}"
+        if update.samples < 1:
+            raise FedmefError(f"{who} says that it has {update.samples} samples")
+        for name, tensor in self.model.state_dict().items():
+            if not tensor.is_floating_point():
+                continue
+            sent = update.weights.get(name)
+            if sent is None or sent.shape != tensor.shape or sent.dtype != tensor.dtype:
+                raise FedmefError(f"{who} sent no {name} of shape {list(tensor.shape)}")
+            if not torch.isfinite(sent).all():
+                raise FedmefError(
+                    f"{who} sent weights that are not finite ({name}): its training diverged; lower learning_rate "
+                    f"(now {plan.learning_rate:g})"
+                )
+
+
+def active_weights(model: nn.Module) -> dict[str, int]:
+    """Active weights per sparse layer, counted in the mask itself."""
+    return {name: layer.active_positions().numel() for name, layer in sparse_layers(model).items()}

@@ -1,0 +1,61 @@
+"""Messages as bytes: a safetensors container of tensors with a small JSON header. Never pickle.
+
+Everything that a server and a device exchange, in every engine, and every checkpoint and model file is one of
+these, so that the traffic that is printed is the traffic that there was.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedmef.errors import FedmefError
+
+VERSION = 1
+MAXIMUM_BYTES = 2**32
+MAXIMUM_HEADER_BYTES = 2**24
+
+Header = dict[str, Any]
+
+
+class MessageError(FedmefError):
+    """Bytes that are not a message of ours."""
+
+
+def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
+    """Pack tensors and a JSON-able header. The same content gives the same bytes."""
+    metadata = {"fedmef": json.dumps({"version": VERSION, **header}, sort_keys=True, allow_nan=False)}
+    contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return bytes(save(contents, metadata))
+
+
+def decode(message: bytes) -> tuple[dict[str, Tensor], Header]:
+    """The inverse of `encode`; raises `MessageError` for anything else."""
+    if len(message) > MAXIMUM_BYTES:
+        raise MessageError(f"a message of {len(message)} bytes is larger than the limit of {MAXIMUM_BYTES}")
+    header = _read_header(message)
+    try:
+        return load(message), header
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise MessageError(f"not a safetensors message: {error}") from error
+
+
+def _read_header(message: bytes) -> Header:
+    try:
+        (length,) = struct.unpack_from("<Q", message)
+        if length > min(MAXIMUM_HEADER_BYTES, len(message) - 8):
+            raise MessageError(f"the header claims {length} bytes")
+        metadata = json.loads(message[8 : 8 + length])["__metadata__"]
+        header = json.loads(metadata["fedmef"])
+        version = header.pop("version")
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MessageError("not a fedmef message: it has no readable header") from error
+    if version != VERSION:
+        raise MessageError(f"the message has version {version!r}, this program reads version {VERSION}")
+    if not isinstance(header, dict):
+        raise MessageError("the header is not a table")
+    return header
