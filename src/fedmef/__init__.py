@@ -3,10 +3,23 @@
 `sparsify` makes any convolutional PyTorch network really sparse; `run` trains one over many devices.
 """
 
-from fedmef.errors import FedmefError, UserError
+from importlib.metadata import version
+
+from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import Experiment
 from fedmef.federation import resume, run
 from fedmef.nn import SparseConv2d, sparsify
 from fedmef.run_directory import Run
 
-__all__ = ["Experiment", "FedmefError", "Run", "SparseConv2d", "UserError", "resume", "run", "sparsify"]
+__all__ = [
+    "Experiment",
+    "FedmefError",
+    "Interrupted",
+    "Run",
+    "SparseConv2d",
+    "UserError",
+    "resume",
+    "run",
+    "sparsify",
+]
+__version__ = version("fedmef")

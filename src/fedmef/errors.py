@@ -16,6 +16,10 @@ class UserError(FedmefError, ValueError):
     exit_code = 2
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a run: says how to go on with it."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a table, with the nearest one that is."""
     names = sorted(known)

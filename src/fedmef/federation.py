@@ -1,20 +1,21 @@
 """The loop: choose devices, send, collect, absorb, adjust, evaluate, log."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedmef.data import Dataset, SyntheticImages, load_dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
-from fedmef.errors import UserError
+from fedmef.errors import Interrupted, UserError
 from fedmef.evaluation import Score, evaluate
-from fedmef.experiment import Experiment
+from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
 from fedmef.nn import sparse_layers
 from fedmef.randomness import numpy_generator
 from fedmef.run_directory import Record, Run
@@ -43,9 +44,18 @@ def run(
     return _federate(Run.create(directory, experiment, overwrite=overwrite), fleet, watch)
 
 
-def resume(path: Path | str, *, watch: Watcher | None = None) -> Run:
-    """Go on with an interrupted run; it ends in the same bits as one that was never interrupted."""
+def resume(
+    path: Path | str, changes: Mapping[str, Any] | None = None, *, watch: Watcher | None = None
+) -> Run:
+    """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
+
+    `changes` may name another engine, device, number of workers or data folder, but not another experiment.
+    """
     directory = Run.open(Path(path))
+    changes = changes or {}
+    if fixed := sorted(changes.keys() - MACHINE_FIELDS):
+        raise UserError(f"{fixed[0]}: a resumed run can only change {', '.join(sorted(MACHINE_FIELDS))}")
+    directory.experiment = make_experiment({**directory.experiment.model_dump(), **changes})
     if directory.finished:
         return directory
     return _federate(directory, build_fleet(directory.experiment), watch)
@@ -101,13 +111,19 @@ def _federate(directory: Run, fleet: Fleet, watch: Watcher | None) -> Run:
     if checkpoint := directory.read_checkpoint():
         state, first_round = checkpoint
         _load(server.model, state, directory)
-    with one_thread(), start_engine(fleet) as engine:
-        for round_number in range(first_round, experiment.rounds):
-            record = _round(round_number, server, engine, fleet)
-            directory.log(record)
-            directory.write_checkpoint(server.model.state_dict(), round_number + 1)
-            if watch is not None:
-                watch(record)
+    round_number = first_round
+    try:
+        with one_thread(), start_engine(fleet) as engine:
+            for round_number in range(first_round, experiment.rounds):
+                record = _round(round_number, server, engine, fleet)
+                directory.log(record)
+                directory.write_checkpoint(server.model.state_dict(), round_number + 1)
+                if watch is not None:
+                    watch(record)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped in round {round_number}; 'fedmef run --resume {directory.path}' goes on with it"
+        ) from None
     directory.finish(server.model.state_dict(), summarize(directory.metrics, server.model))
     return directory
 

@@ -61,8 +61,8 @@ class Server:
                 raise FedmefError(f"{who} sent no {name} of shape {list(tensor.shape)}")
             if not torch.isfinite(sent).all():
                 raise FedmefError(
-                    f"{who} sent weights that are not finite ({name}): its training diverged; lower learning_rate "
-                    f"(now {plan.learning_rate:g})"
+                    f"{who} sent weights that are not finite ({name}): its training diverged; "
+                    f"lower learning_rate (now {plan.learning_rate:g})"
                 )
 
 

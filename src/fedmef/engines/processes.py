@@ -42,7 +42,7 @@ class ProcessEngine:
             process = context.Process(target=_work, args=(theirs, experiment, shared), daemon=True)
             process.start()
             theirs.close()
-            self._connections.append(cast(Connection, ours))
+            self._connections.append(ours)
             self._processes.append(process)
 
     def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:

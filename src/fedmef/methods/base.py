@@ -87,7 +87,7 @@ class Method:
         """What the devices do in this round."""
         return Plan(round_number, self.experiment.learning_rate_at(round_number))
 
-    def train(self, local: "LocalTraining", plan: Plan) -> Extras:  # noqa: ARG002
+    def train(self, local: "LocalTraining", plan: Plan) -> Extras:
         """The device's half: train `local.model`, and return what goes up beside its weights."""
         local.fit(self.experiment.local_epochs)
         return Extras()
@@ -100,7 +100,7 @@ class Method:
                 if tensor.is_floating_point():
                     tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
 
-    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:  # noqa: ARG002
+    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
         return None
 

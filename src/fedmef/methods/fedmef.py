@@ -1,8 +1,8 @@
 """FedMef (Huang et al., CVPR 2024): memory-efficient federated dynamic pruning.
 
-Sparse networks of normalised convolutions (NSConv) whose kept activations are pruned (SAP). In adjustment rounds
-the devices extrude what low-magnitude weights know before the server prunes them (BaE), and send their largest
-gradients at pruned positions, from which the server grows as many weights as it drops.
+Sparse networks of normalised convolutions (NSConv) whose kept activations are pruned (SAP). In adjustment
+rounds the devices extrude what low-magnitude weights know before the server prunes them (BaE), and send their
+largest gradients at pruned positions, from which the server grows as many weights as it drops.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ def adjustment_counts(model: nn.Module, rate: float) -> dict[str, int]:
 
 
 def average_scores(scores: Sequence[GrowthScores], weights: Sequence[float]) -> GrowthScores:
-    """The weighted average of the devices' sparse gradients; a position that a device did not send counts 0."""
+    """The weighted average of the devices' sparse gradients; what a device did not send counts 0."""
     positions, index = torch.unique(torch.cat([score.positions for score in scores]), return_inverse=True)
     averages = torch.zeros(positions.numel(), dtype=torch.float64)
     shares = [weight * score.gradients.double() for score, weight in zip(scores, weights, strict=True)]
@@ -38,9 +38,9 @@ def drop_and_grow_from_averages(
     layers = sparse_layers(model)
     weights = sample_weights(updates)
     exchanged, dropped = 0, 0.0
-    for name, count in adjustment_counts(model, rate).items():
+    for name, wanted in adjustment_counts(model, rate).items():
         scores = average_scores([update.extras.growth[name] for update in updates], weights)
-        layer, count = layers[name], min(count, scores.positions.numel())
+        layer, count = layers[name], min(wanted, scores.positions.numel())
         values = layer.values.detach()
         dropped += float(values[smallest_magnitudes(values, count)].abs().sum())
         exchanged += count

@@ -176,7 +176,7 @@ def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
             module.__class__ = AvgPool2d
         elif isinstance(getattr(module, "inplace", None), bool):
             # Where a BatchNorm went away, its input may be needed again.
-            module.inplace = False
+            module.inplace = False  # type: ignore[assignment]
 
 
 def _replace(model: nn.Module, name: str, module: nn.Module) -> None:

@@ -1,0 +1,135 @@
+"""When masks are adjusted, by how much, and how."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedmef.errors import UserError
+from fedmef.sparsity import AdjustmentSchedule, adjustment_count, drop_and_grow
+
+SCHEDULE = AdjustmentSchedule(every=10, until=300)
+
+
+def test_the_rate_falls_like_a_cosine() -> None:
+    assert SCHEDULE.rate(100) == pytest.approx(0.2 * (1 + 0.5))
+    assert SCHEDULE.rate(150) == pytest.approx(0.2)
+    assert SCHEDULE.rate(200) == pytest.approx(0.2 * (1 - 0.5))
+    assert SCHEDULE.rate(300) == pytest.approx(0.0)
+
+
+def test_the_first_round_does_not_adjust_and_the_one_after_the_period_does() -> None:
+    assert SCHEDULE.rate(0) == 0
+    assert SCHEDULE.rate(10) == pytest.approx(0.4, abs=0.002)
+
+
+def test_rounds_between_and_after_do_not_adjust() -> None:
+    assert [SCHEDULE.rate(number) for number in (1, 9, 11, 299, 301, 310, 1000)] == [0] * 7
+
+
+@given(every=st.integers(1, 20), until=st.integers(0, 300), numbers=st.lists(st.integers(0, 400), min_size=2))
+@settings(deadline=None)
+def test_rates_never_rise_over_the_adjustment_rounds(every: int, until: int, numbers: list[int]) -> None:
+    schedule = AdjustmentSchedule(every, until)
+    rates = [schedule.rate(every * number) for number in sorted(set(numbers) - {0})]
+    assert all(0 <= rate < 0.4 for rate in rates)
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_count_is_rounded_down() -> None:
+    assert adjustment_count(0.39, active=10, size=100) == 3
+    assert adjustment_count(0.0, active=10, size=100) == 0
+
+
+def test_no_more_are_exchanged_than_there_are_pruned_positions() -> None:
+    assert adjustment_count(0.4, active=98, size=100) == 2
+    assert adjustment_count(0.4, active=100, size=100) == 0
+
+
+@given(rate=st.floats(0, 0.4), size=st.integers(0, 1000), share=st.floats(0, 1))
+@settings(deadline=None)
+def test_a_count_is_at_least_zero_and_fits_both_sides(rate: float, size: int, share: float) -> None:
+    active = int(size * share)
+    assert 0 <= adjustment_count(rate, active, size) <= min(active, size - active)
+
+
+# Eight weights, half of them active:    0     1     2     3     4     5     6     7
+# active values                                5.0        -0.1         2.0        -3.0
+# averaged gradients of pruned ones      0.5         -4.0         1.0         0.0
+POSITIONS = torch.tensor([1, 3, 5, 7])
+VALUES = torch.tensor([5.0, -0.1, 2.0, -3.0])
+CANDIDATES = torch.tensor([0, 2, 4, 6])
+SCORES = torch.tensor([0.5, -4.0, 1.0, 0.0])
+
+
+def exchange(count: int, initial: Tensor | None = None) -> tuple[list[int], list[float]]:
+    initial = torch.zeros(4) if initial is None else initial
+    positions, values = drop_and_grow(POSITIONS, VALUES, CANDIDATES, SCORES, count, initial)
+    return positions.tolist(), [round(value, 4) for value in values.tolist()]
+
+
+def test_the_smallest_weight_goes_and_the_largest_gradient_comes_by_hand() -> None:
+    assert exchange(1) == ([1, 2, 5, 7], [5.0, 0.0, 2.0, -3.0])
+
+
+def test_two_go_and_two_come_by_hand() -> None:
+    assert exchange(2) == ([1, 2, 4, 7], [5.0, 0.0, 0.0, -3.0])
+
+
+def test_grown_weights_start_where_they_are_told_to() -> None:
+    assert exchange(2, initial=torch.tensor([10.0, 20.0, 30.0, 40.0]))[1] == [5.0, 20.0, 30.0, -3.0]
+
+
+def test_nothing_is_exchanged_at_a_count_of_zero() -> None:
+    assert exchange(0) == (POSITIONS.tolist(), [5.0, -0.1, 2.0, -3.0])
+
+
+def test_fewer_candidates_than_the_count_drop_as_few() -> None:
+    candidates, scores = torch.tensor([6]), torch.tensor([1.0])
+    positions, values = drop_and_grow(POSITIONS, VALUES, candidates, scores, 3, torch.zeros(1))
+    assert positions.tolist() == [1, 5, 6, 7]
+    assert values.tolist() == [5.0, 2.0, 0.0, -3.0]
+
+
+def test_equal_weights_and_equal_gradients_go_by_position() -> None:
+    candidates = torch.tensor([0, 2, 4, 6])
+    positions, _ = drop_and_grow(POSITIONS, torch.ones(4), candidates, -torch.ones(4), 2, torch.zeros(4))
+    assert positions.tolist() == [0, 2, 5, 7]
+
+
+def test_an_active_candidate_is_refused() -> None:
+    with pytest.raises(UserError, match="already active"):
+        drop_and_grow(POSITIONS, VALUES, torch.tensor([0, 3]), torch.ones(2), 1, torch.zeros(2))
+
+
+@given(data=st.data(), size=st.integers(1, 60), seed=st.integers(0, 999))
+@settings(deadline=None)
+def test_growing_never_changes_density(data: st.DataObject, size: int, seed: int) -> None:
+    active = data.draw(st.integers(0, size))
+    offered = data.draw(st.integers(0, size - active))
+    count = data.draw(st.integers(0, size + 5))
+    random = torch.Generator().manual_seed(seed)
+    order = torch.randperm(size, generator=random)
+    positions, candidates = order[:active].sort().values, order[active : active + offered].sort().values
+    values = torch.randint(-3, 4, (active,), generator=random).float()
+    scores = torch.randint(-3, 4, (offered,), generator=random).float()
+
+    new_positions, new_values = drop_and_grow(
+        positions, values, candidates, scores, count, torch.full((offered,), 100.0)
+    )
+
+    assert new_positions.numel() == new_values.numel() == active
+    assert (new_positions.diff() > 0).all()
+    exchanged = min(count, active, offered)
+    is_grown = torch.isin(new_positions, candidates)
+    assert int(is_grown.sum()) == exchanged
+    assert (new_values[is_grown] == 100).all()
+    before = dict(zip(positions.tolist(), values.tolist(), strict=True))
+    kept = dict(zip(new_positions[~is_grown].tolist(), new_values[~is_grown].tolist(), strict=True))
+    assert kept.items() <= before.items()
+    dropped = [abs(value) for position, value in before.items() if position not in kept]
+    assert max(dropped, default=0) <= min((abs(value) for value in kept.values()), default=100)
+    is_chosen = torch.isin(candidates, new_positions)
+    if 0 < exchanged < offered:
+        assert scores[is_chosen].abs().min() >= scores[~is_chosen].abs().max()
