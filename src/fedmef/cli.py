@@ -28,6 +28,10 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+class _StoppedError(FedmefError):
+    exit_code = 130  # what a shell expects after Ctrl-C
+
+
 @app.callback(invoke_without_command=True)
 def common(
     context: typer.Context,
@@ -74,11 +78,14 @@ def run(
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
 
     title = f"{experiment.method} on {experiment.dataset}"
-    with RunProgress(title, experiment.rounds, Console(stderr=True)) as progress:
-        if resume is not None:
-            finished = fedmef.resume(resume, overrides, watch=progress.round_done)
-        else:
-            finished = fedmef.run(experiment, out, overwrite=overwrite, watch=progress.round_done)
+    try:
+        with RunProgress(title, experiment.rounds, Console(stderr=True)) as progress:
+            if resume is not None:
+                finished = fedmef.resume(resume, overrides, watch=progress.round_done)
+            else:
+                finished = fedmef.run(experiment, out, overwrite=overwrite, watch=progress.round_done)
+    except fedmef.Interrupted as error:
+        raise _StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
     _print_run(finished, as_json)
 
 
@@ -158,8 +165,6 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     try:
         code = app(arguments, standalone_mode=False)
-    except KeyboardInterrupt as error:
-        code = _failed(str(error) or "stopped", 130, debug)
     except typer.TyperException as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:

@@ -18,70 +18,88 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    method: str = Field("fedmef", description="Method: fedmef, fedavg, or module:Class of your own.")
+    method: str = Field(default="fedmef", description="Method: fedmef, fedavg, or module:Class of your own.")
     dataset: str = Field(
-        "digits",
+        default="digits",
         description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
     )
     model: str = Field(
-        "small_cnn",
+        default="small_cnn",
         description="small_cnn, resnet18, resnet34, resnet50, mobilenet_v2, or module:function of your own.",
     )
     width: int | None = Field(
-        None, ge=1, description="Channels of the network's first stage (default: as published)."
+        default=None, ge=1, description="Channels of the network's first stage (default: as published)."
     )
-    stem: Literal["cifar", "imagenet"] = Field("cifar", description="First layers for small or large images.")
-    seed: int = Field(0, ge=0, description="Everything random derives from it.")
+    stem: Literal["cifar", "imagenet"] = Field(
+        default="cifar", description="First layers for small or large images."
+    )
+    seed: int = Field(default=0, ge=0, description="Everything random derives from it.")
 
-    devices: int = Field(20, ge=1, description="Devices that share the training data.")
-    devices_per_round: int = Field(10, ge=1, description="Devices that train in each round.")
-    rounds: int = Field(40, ge=1, description="Rounds R.")
-    partition: Literal["dirichlet", "iid"] = Field("dirichlet", description="How data spreads over devices.")
+    devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
+    devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
+    rounds: int = Field(default=40, ge=1, description="Rounds R.")
+    partition: Literal["dirichlet", "iid"] = Field(
+        default="dirichlet", description="How data spreads over devices."
+    )
     alpha: float = Field(
-        0.5, gt=0, description="Dirichlet's alpha; the smaller, the more the devices differ."
+        default=0.5, gt=0, description="Dirichlet's alpha; the smaller, the more the devices differ."
     )
 
-    local_epochs: int = Field(5, ge=1, description="Epochs E on each device in each round.")
-    batch_size: int = Field(32, ge=1, description="Samples in a local step.")
-    learning_rate: float = Field(0.5, gt=0, description="Initial learning rate of plain SGD.")
-    learning_rate_decay: float = Field(0.95, gt=0, le=1, description="Factor of the learning rate's decay.")
-    decay_every: int = Field(10, ge=1, description="Rounds between two decays.")
-    augment: bool = Field(False, description="Random crops and flips of training images.")
+    local_epochs: int = Field(default=5, ge=1, description="Epochs E on each device in each round.")
+    batch_size: int = Field(default=32, ge=1, description="Samples in a local step.")
+    learning_rate: float = Field(default=0.5, gt=0, description="Initial learning rate of plain SGD.")
+    learning_rate_decay: float = Field(
+        default=0.95, gt=0, le=1, description="Factor of the learning rate's decay."
+    )
+    decay_every: int = Field(default=10, ge=1, description="Rounds between two decays.")
+    augment: bool = Field(default=False, description="Random crops and flips of training images.")
 
-    sparsity: float = Field(0.9, ge=0, lt=1, description="Share of weights pruned in sparse layers (s_m).")
-    distribution: Literal["uniform", "erk"] = Field("uniform", description="Density per layer.")
+    sparsity: float = Field(
+        default=0.9, ge=0, lt=1, description="Share of weights pruned in sparse layers (s_m)."
+    )
+    distribution: Literal["uniform", "erk"] = Field(default="uniform", description="Density per layer.")
     activation_sparsity: float = Field(
-        0.9, ge=0, lt=1, description="Share of activations forgotten before the backward pass (s_a)."
+        default=0.9, ge=0, lt=1, description="Share of activations forgotten before the backward pass (s_a)."
     )
     cache_dtype: Literal["fp32", "fp16", "bf16"] = Field(
-        "fp32", description="How kept activations are stored."
+        default="fp32", description="How kept activations are stored."
     )
-    gamma: float = Field(1.0, gt=0, description="NSConv: the norm of a filter.")
-    scaling: Literal["filter", "paper"] = Field("filter", description="NSConv: ours, or Eq. 7 as printed.")
-    affine: bool = Field(False, description="NSConv: learn a gain and a bias per filter.")
+    gamma: float = Field(default=1.0, gt=0, description="NSConv: the norm of a filter.")
+    scaling: Literal["filter", "paper"] = Field(
+        default="filter", description="NSConv: ours, or Eq. 7 as printed."
+    )
+    affine: bool = Field(default=False, description="NSConv: learn a gain and a bias per filter.")
 
-    adjust_every: int = Field(5, ge=1, description="Rounds between two adjustments of the masks.")
+    adjust_every: int = Field(default=5, ge=1, description="Rounds between two adjustments of the masks.")
     adjust_until: int | None = Field(
-        None, ge=0, description="Last round that may adjust (default: 60 % of the rounds, as in the paper)."
+        default=None,
+        ge=0,
+        description="Last round that may adjust (default: 60 % of the rounds, as in the paper).",
     )
-    extrusion: float = Field(0.01, ge=0, description="FedMef's lambda: the weight of the extrusion penalty.")
+    extrusion: float = Field(
+        default=0.1, ge=0, description="FedMef's lambda: the weight of the extrusion penalty."
+    )
     grow_init: Literal["zero", "mean"] = Field(
-        "zero", description="First value of a grown weight: 0, or its filter's mean."
+        default="zero", description="First value of a grown weight: 0, or its filter's mean."
     )
 
-    evaluate_every: int = Field(1, ge=1, description="Rounds between two evaluations on the test data.")
+    evaluate_every: int = Field(
+        default=1, ge=1, description="Rounds between two evaluations on the test data."
+    )
     engine: Literal["auto", "inline", "processes"] = Field(
-        "auto", description="auto: processes on several cores, otherwise inline."
+        default="auto", description="auto: processes on several cores, otherwise inline."
     )
-    workers: int | None = Field(None, ge=1, description="Worker processes (default: one for each core).")
-    device: str = Field("cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
+    workers: int | None = Field(
+        default=None, ge=1, description="Worker processes (default: one for each core)."
+    )
+    device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
     data_dir: Path | None = Field(
-        None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
+        default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
     )
 
-    synthetic_size: int = Field(32, ge=4, description="synthetic: height and width of the images.")
-    synthetic_train: int = Field(2000, ge=1, description="synthetic: training images.")
-    synthetic_test: int = Field(500, ge=1, description="synthetic: test images.")
+    synthetic_size: int = Field(default=32, ge=4, description="synthetic: height and width of the images.")
+    synthetic_train: int = Field(default=2000, ge=1, description="synthetic: training images.")
+    synthetic_test: int = Field(default=500, ge=1, description="synthetic: test images.")
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":

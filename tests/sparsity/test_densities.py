@@ -74,5 +74,5 @@ def test_no_layers_have_no_counts(sparsity: float) -> None:
 
 
 def test_an_unknown_distribution_is_named() -> None:
-    with pytest.raises(UserError, match="'balanced'.*'uniform' or 'erk'"):
+    with pytest.raises(UserError, match=r"'balanced'.*'uniform' or 'erk'"):
         layer_counts({"layer": (2, 2)}, 0.5, "balanced")  # type: ignore[arg-type]

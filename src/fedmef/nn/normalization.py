@@ -45,7 +45,7 @@ class FilterNormalization:
         inverse_norm = torch.rsqrt(energy + self.epsilon) * (lengths >= 2)
         target_norm = torch.full_like(energy, self.gamma)
         if self.scaling == "paper":
-            target_norm = target_norm * torch.sqrt(lengths / self.input_channels)
+            target_norm = target_norm * torch.sqrt(lengths.to(energy) / self.input_channels)
         return StandardizedFilters(centered, lengths, inverse_norm, target_norm)
 
 

@@ -1,0 +1,147 @@
+"""Growth scores are the dense gradient at pruned positions, and nothing else."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmef.errors import FedmefError, UserError
+from fedmef.nn import ReLU, SparseConv2d, growth_scores, sparse_layers
+from fedmef.nn.layers import SparseLinear
+from tests.nn.reference import active_weights, dense_theta, plain_convolution, plain_weight
+
+
+def network(**options: Any) -> nn.Sequential:
+    torch.manual_seed(0)
+    options = {"sparsity": 0.8, "dtype": torch.float64} | options
+    return nn.Sequential(
+        SparseConv2d(2, 6, 3, **options),
+        ReLU(),
+        SparseConv2d(6, 8, 3, groups=2, **options),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        SparseLinear(8, 4, **options),
+    )
+
+
+IMAGES = torch.randn(3, 2, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def loss(model: nn.Module) -> Tensor:
+    return model(IMAGES).square().sum()
+
+
+def dense_gradient(layer: SparseConv2d, images: Tensor, upstream: Tensor) -> Tensor:
+    """Autograd's gradient of θ̂ times each filter's scale, with zeros at the active positions."""
+    weight = plain_weight(layer, dense_theta(layer).detach()).requires_grad_()
+    gained = weight if layer.gain is None else weight * layer.gain.detach().view(-1, 1, 1, 1)
+    plain_convolution(layer, images, gained, None).backward(upstream)
+    assert weight.grad is not None
+    active = active_weights(layer)
+    scale = torch.ones(len(active), dtype=torch.float64)
+    if (normalization := layer.geometry.normalization) is not None:
+        for number, (filter_, is_active) in enumerate(zip(dense_theta(layer).detach(), active, strict=True)):
+            count = int(is_active.sum())
+            energy = count * filter_[is_active].var(unbiased=False) if count >= 2 else torch.inf
+            scale[number] = normalization.gamma / (energy + normalization.epsilon) ** 0.5
+    return (weight.grad * scale.view(-1, 1, 1, 1) * ~active).flatten()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"normalize": True}, {"normalize": True, "gamma": 1.7}, {"normalize": True, "affine": True}],
+)
+def test_scores_equal_the_dense_gradient_times_the_filters_scale(options: dict[str, Any]) -> None:
+    layer = SparseConv2d(4, 6, 3, sparsity=0.8, bias=False, dtype=torch.float64, **options)
+    if layer.gain is not None:
+        nn.init.normal_(layer.gain)
+    images = torch.randn(2, 4, 7, 7, dtype=torch.float64)
+    upstream = torch.randn(2, 6, 5, 5, dtype=torch.float64)
+    size = layer.geometry.size
+    with growth_scores(layer, {"": size}) as scores:
+        layer(images).backward(upstream)
+    expected = dense_gradient(layer, images, upstream)
+    found = torch.zeros(size, dtype=torch.float64)
+    found[scores[""].positions] = scores[""].gradients
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 50])
+def test_the_largest_are_chosen_and_none_that_is_active(count: int) -> None:
+    model = network(normalize=True)
+    name = "2"
+    with growth_scores(model, {name: 10_000}) as everything:
+        loss(model).backward()
+    with growth_scores(model, {name: count}) as scores:
+        loss(model).backward()
+    assert list(scores) == [name]
+    positions, gradients = scores[name].positions, scores[name].gradients
+    assert positions.numel() == count
+    assert not torch.isin(positions, sparse_layers(model)[name].active_positions()).any()
+    order = everything[name].gradients.abs().argsort(descending=True)[:count].sort().values
+    assert torch.equal(positions, everything[name].positions[order])
+    assert torch.equal(gradients, everything[name].gradients[order])
+
+
+def test_the_activation_cache_is_what_scores_are_made_of() -> None:
+    # All but the largest input is forgotten, so that only its own weights can have a score.
+    layer = SparseConv2d(4, 2, 1, bias=False, activation_sparsity=0.75)
+    layer.assign(torch.tensor([0]), torch.tensor([1.0]))
+    pixel = torch.tensor([1.0, 2.0, 9.0, 3.0]).view(1, 4, 1, 1)
+    with growth_scores(layer, {"": 8}) as scores:
+        layer(pixel).backward(torch.tensor([10.0, 20.0]).view(1, 2, 1, 1))
+    assert scores[""].positions.tolist() == [2, 6]
+    assert scores[""].gradients.tolist() == [90, 180]
+
+
+def test_a_layer_without_pruned_positions_has_no_scores() -> None:
+    layer = SparseConv2d(2, 2, 3, sparsity=0.0)
+    with growth_scores(layer, {"": 5}) as scores:
+        layer(torch.randn(1, 2, 4, 4)).sum().backward()
+    assert scores[""].positions.numel() == 0
+
+
+def test_ordinary_gradients_are_not_changed_by_looking() -> None:
+    model = network(normalize=True, activation_sparsity=0.5)
+    loss(model).backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    with growth_scores(model, {name: 5 for name in sparse_layers(model)}) as scores:
+        loss(model).backward()
+    assert scores.keys() == {"0", "2", "5"}
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        assert gradient is not None
+        assert torch.equal(parameter.grad, gradient)
+
+
+def test_nobody_looks_after_the_block() -> None:
+    model = network()
+    with growth_scores(model, {"2": 3}) as scores:
+        loss(model).backward()
+    found = scores["2"]
+    loss(model).backward()
+    assert scores["2"] is found
+    assert all(layer.observe_growth is None for layer in sparse_layers(model).values())
+
+
+def test_nobody_looks_after_an_error_in_the_block() -> None:
+    model = network()
+    with pytest.raises(RuntimeError, match="in the block"), growth_scores(model, {"2": 3}):
+        raise RuntimeError("in the block")
+    assert all(layer.observe_growth is None for layer in sparse_layers(model).values())
+
+
+def test_an_unknown_layer_is_named() -> None:
+    model = network()
+    with pytest.raises(UserError, match="'1'"), growth_scores(model, {"0": 3, "1": 3}):
+        pass
+    assert sparse_layers(model)["0"].observe_growth is None
+
+
+def test_a_layer_that_takes_part_twice_is_refused() -> None:
+    layer = SparseConv2d(2, 2, 3, padding=1, sparsity=0.5)
+    with pytest.raises(FedmefError, match="took part twice"), growth_scores(nn.Sequential(layer), {"0": 3}):
+        layer(layer(torch.randn(1, 2, 4, 4))).sum().backward()
+    assert layer.observe_growth is None

@@ -1,0 +1,409 @@
+"""Anyone's convolutional network goes in, a sparse one comes out, or an error that names what is in the way."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmef import nn as fnn
+from fedmef.errors import UserError
+from fedmef.models import MODELS, build_model
+from fedmef.nn import SparseConv2d, SparseLinear, dense_by_default, sparse_layers, sparsify
+from fedmef.sparsity import active_count
+from tests.nn import networks
+from tests.nn.networks import NETWORKS, Wrapped
+from tests.nn.saved import saved_tensors
+
+FEDMEF: dict[str, Any] = {"sparsity": 0.8, "normalize": True, "activation_sparsity": 0.9}
+PLAIN: dict[str, Any] = {"sparsity": 0.8}
+DROPIT: dict[str, Any] = {"sparsity": 0.8, "activation_sparsity": 0.9, "cache_dtype": torch.float16}
+
+
+def own(name: str) -> nn.Module:
+    return build_model(name, classes=10, channels=3, width=8, seed=0)
+
+
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    **NETWORKS,
+    **{name: (lambda name=name: own(name)) for name in MODELS},  # type: ignore[misc]
+}
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return BUILDERS[name]()
+
+
+def batch(size: int = 8) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return torch.randn(size, 3, 16, 16, generator=random), torch.randint(0, 10, (size,), generator=random)
+
+
+def with_statistics(model: nn.Module) -> nn.Module:
+    """In evaluation, with BatchNorm statistics that are not those of a fresh network."""
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.randn(16, 3, 16, 16) * 2 + 1)
+    return model.eval()
+
+
+def batchnorms(model: nn.Module) -> list[str]:
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds)]
+
+
+def layer_names(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_batchnorms_go_away_exactly_when_layers_normalise(name: str) -> None:
+    before = batchnorms(build(name))
+    assert before
+    assert batchnorms(sparsify(build(name), **PLAIN)) == before
+    assert batchnorms(sparsify(build(name), **DROPIT)) == before
+    assert batchnorms(sparsify(build(name), **FEDMEF)) == []
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("options", [FEDMEF, PLAIN, DROPIT])
+def test_first_depthwise_and_last_layers_stay_dense_and_the_others_do_not(
+    name: str, options: dict[str, Any]
+) -> None:
+    plain = build(name)
+    names = layer_names(plain)
+    depthwise = [
+        layer
+        for layer in names
+        if isinstance(module := plain.get_submodule(layer), nn.Conv2d)
+        and 1 < module.groups == module.in_channels
+    ]
+    # Every one of these networks registers its layers in the order of execution.
+    dense = {names[0], *depthwise, names[-1]}
+    sizes = {layer: plain.get_parameter(f"{layer}.weight").numel() for layer in names}
+    assert set(dense_by_default(plain)) == dense
+
+    found = sparse_layers(sparsify(plain, **options))
+    for layer in names:
+        if layer in found:
+            expected = sizes[layer] if layer in dense else active_count(sizes[layer], 0.8)
+            assert found[layer].active_count == expected, layer
+        else:
+            assert layer in dense
+    assert names[-1] not in found
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_without_sparsity_a_network_computes_what_it_did(name: str) -> None:
+    plain = with_statistics(build(name))
+    converted = sparsify(copy.deepcopy(plain), sparsity=0.0)
+    images, _ = batch()
+    assert sparse_layers(converted)
+    torch.testing.assert_close(converted(images), plain(images))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_sparse_network_computes_what_its_masked_original_does(name: str) -> None:
+    plain = with_statistics(build(name))
+    converted = sparsify(copy.deepcopy(plain), sparsity=0.6, activation_sparsity=0.9)
+    with torch.no_grad():
+        for layer, sparse in sparse_layers(converted).items():
+            weight = plain.get_parameter(f"{layer}.weight")
+            is_kept = sparse.dense_weight().view_as(weight) != 0
+            assert torch.equal(sparse.dense_weight().view_as(weight), weight * is_kept)
+            weight.mul_(is_kept)
+    images, _ = batch()
+    torch.testing.assert_close(converted(images), plain(images))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("options", [FEDMEF, FEDMEF | {"affine": True}, PLAIN, DROPIT])
+def test_one_step_lowers_the_loss(name: str, options: dict[str, Any]) -> None:
+    model = sparsify(build(name), **options).eval()  # no dropout, no batch statistics: the same function twice
+    images, labels = batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loss = nn.functional.cross_entropy(model(images), labels)
+    loss.backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+    optimizer.step()
+    after = nn.functional.cross_entropy(model(images), labels)
+    assert after < loss
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("options", [FEDMEF, PLAIN, DROPIT])
+@pytest.mark.parametrize("size", [1, 8])
+def test_training_gives_finite_outputs_and_gradients_for_any_batch(
+    name: str, options: dict[str, Any], size: int
+) -> None:
+    model = sparsify(build(name), **options).train()
+    images, labels = batch(size)
+    logits = model(images)
+    nn.functional.cross_entropy(logits, labels).backward()
+    assert logits.shape == (size, 10)
+    assert logits.isfinite().all()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_normalised_networks_are_the_same_in_training_and_evaluation(name: str) -> None:
+    model = sparsify(build(name), **FEDMEF)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    images, _ = batch()
+    assert torch.equal(model.train()(images), model.eval()(images))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_nothing_dense_is_kept_of_what_a_sparse_layer_reads(name: str) -> None:
+    """The batch itself and what only the classifier reads are the only inputs that stay whole."""
+    model = sparsify(build(name), **FEDMEF).train()
+    images, _ = batch()
+    with saved_tensors() as seen:
+        logits = model(images)
+    own = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers(), images]}
+    dense_maps = [tensor.shape for tensor in seen if tensor.dim() == 4 and tensor.data_ptr() not in own]
+    # one byte an output for max-pooling; one pixel before a classifier that is a convolution
+    assert [shape for shape in dense_maps if shape[2:].numel() > 1] == (
+        [(8, 16, 8, 8), (8, 16, 4, 4)] if name == "vgg" else [(8, 16, 8, 8)] if name == "small_cnn" else []
+    )
+    assert logits.grad_fn is not None
+
+
+def masks(model: nn.Module) -> list[Tensor]:
+    return [layer.mask for layer in sparse_layers(model).values()]
+
+
+def test_the_seed_decides_the_masks() -> None:
+    state = torch.get_rng_state()
+    first, same, other = (masks(sparsify(own("resnet18"), seed=seed)) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(one, two) for one, two in zip(first, same, strict=True))
+    assert not any(torch.equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+def test_equal_layers_get_different_masks() -> None:
+    layers = sparse_layers(sparsify(own("resnet18")))
+    assert not torch.equal(layers["layer1.0.conv2"].mask, layers["layer1.1.conv2"].mask)
+
+
+def test_magnitude_initialisation_keeps_the_largest_weights() -> None:
+    plain = own("resnet18")
+    model = sparsify(copy.deepcopy(plain), initialization="magnitude")
+    for name, layer in sparse_layers(model).items():
+        weight = plain.get_parameter(f"{name}.weight").detach().flatten().abs()
+        threshold = weight.topk(layer.active_count).values[-1]
+        assert layer.values.detach().abs().min() == threshold
+
+
+def test_erk_keeps_more_of_small_layers_within_the_same_budget() -> None:
+    uniform = sparse_layers(sparsify(own("resnet18"), distribution="uniform"))
+    erk = sparse_layers(sparsify(own("resnet18"), distribution="erk"))
+    assert erk["layer1.0.conv1"].density > 0.3 > 0.1 > erk["layer4.1.conv2"].density
+    sizes = sum(layer.geometry.size for layer in uniform.values())
+    assert sum(layer.active_count for layer in erk.values()) <= 0.1 * sizes
+
+
+def test_an_empty_keep_dense_makes_every_layer_sparse() -> None:
+    model = sparsify(networks.OtherMobileNet(), sparsity=0.5, keep_dense=[])
+    assert layer_names(model) == []
+    assert all(layer.density <= 0.5 for layer in sparse_layers(model).values())
+    assert "blocks.0.depthwise" in sparse_layers(model)
+
+
+def test_keep_dense_replaces_what_is_dense_by_default() -> None:
+    model = sparsify(own("resnet18"), normalize=True, keep_dense=["layer1", "layer4.*.conv1", "fc"])
+    layers = sparse_layers(model)
+    dense = {name for name, layer in layers.items() if layer.density == 1}
+    in_layer1 = {f"layer1.{block}.conv{number}" for block in (0, 1) for number in (1, 2)}
+    assert dense == in_layer1 | {"layer4.0.conv1", "layer4.1.conv1"}
+    assert layers["conv1"].density < 0.1
+    assert isinstance(model.get_submodule("fc"), nn.Linear)
+
+
+def test_layers_that_are_kept_dense_are_ordinary_ones_unless_they_must_not_be() -> None:
+    name = "blocks.0.depthwise"
+    assert type(sparsify(networks.OtherMobileNet(), **PLAIN).get_submodule(name)) is nn.Conv2d
+    normalised = sparsify(networks.OtherMobileNet(), **PLAIN, normalize=True).get_submodule(name)
+    assert isinstance(normalised, SparseConv2d)
+    assert normalised.density == 1
+    pruned_cache = sparsify(networks.OtherMobileNet(), **DROPIT).get_submodule(name)
+    assert isinstance(pruned_cache, SparseConv2d)
+    assert pruned_cache.cache.sparsity == 0.9
+
+
+def test_the_first_and_the_last_layers_inputs_are_kept_whole() -> None:
+    layers = sparse_layers(sparsify(own("resnet18"), **FEDMEF, keep_dense=[]))
+    assert layers["conv1"].cache.sparsity == 0
+    assert layers["fc"].cache.sparsity == 0
+    assert {layers[name].cache.sparsity for name in layers.keys() - {"conv1", "fc"}} == {0.9}
+
+
+def test_skipped_modules_stay_exactly_as_they_are() -> None:
+    plain = own("resnet18")
+    skipped = plain.get_submodule("layer2.0")
+    fc = plain.get_submodule("fc")
+    model = sparsify(plain, **FEDMEF, skip=["layer2.0", "fc"])
+    assert model.get_submodule("layer2.0") is skipped
+    assert model.get_submodule("fc") is fc
+    assert len(layer_names(skipped)) == 3
+    assert len(batchnorms(model)) == len(batchnorms(skipped)) == 3
+    assert type(skipped.get_submodule("relu1")) is nn.ReLU
+    assert not any(name.startswith("layer2.0.") for name in sparse_layers(model))
+
+
+def test_a_batchnorm_that_a_skipped_module_feeds_stays() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()),
+        nn.BatchNorm2d(8),
+        nn.Flatten(),
+        nn.Linear(8 * 144, 10),
+    )
+    assert batchnorms(sparsify(copy.deepcopy(model), normalize=True)) == []
+    assert batchnorms(sparsify(copy.deepcopy(model), normalize=True, skip=["1"])) == ["2"]
+    assert batchnorms(sparsify(copy.deepcopy(model), normalize=True, skip=["1.0"])) == ["2"]
+
+
+def test_a_batchnorm_of_the_images_stays() -> None:
+    model = nn.Sequential(
+        nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(1568, 9)
+    )
+    assert batchnorms(sparsify(model, normalize=True)) == ["0"]
+
+
+def test_hidden_linear_layers_become_sparse() -> None:
+    model = sparsify(networks.vgg(), **FEDMEF)
+    hidden = [layer for layer in sparse_layers(model).values() if isinstance(layer, SparseLinear)]
+    assert [layer.geometry.shape[:2] for layer in hidden] == [(32, 64), (32, 32)]
+
+
+def test_a_module_with_several_names_is_replaced_under_all_of_them() -> None:
+    model = sparsify(networks.shared_activation(), **FEDMEF)
+    replaced = [module for module in model.modules() if isinstance(module, fnn.ReLU)]
+    assert len(replaced) == 1
+    assert model.get_submodule("1") is model.get_submodule("2.2") is model.get_submodule("5") is replaced[0]
+
+
+def test_a_layer_with_two_names_is_replaced_under_both() -> None:
+    plain = networks.Unused()
+    plain.forgotten = plain.used
+    model = sparsify(Wrapped(plain), **PLAIN)
+    assert model.get_submodule("part.used") is model.get_submodule("part.forgotten")
+    assert isinstance(model.get_submodule("part.used"), SparseConv2d)
+
+
+def test_a_model_keeps_its_mode() -> None:
+    assert not any(module.training for module in sparsify(networks.vgg().eval(), **FEDMEF).modules())
+    assert all(module.training for module in sparsify(networks.vgg().train(), **FEDMEF).modules())
+
+
+def test_a_converted_network_can_be_copied_saved_and_loaded() -> None:
+    model = sparsify(networks.preact_resnet(), **FEDMEF)
+    twin = copy.deepcopy(model)
+    other = sparsify(networks.preact_resnet(), **FEDMEF, seed=5)
+    images, _ = batch()
+    assert torch.equal(twin(images), model(images))
+    assert not torch.equal(other(images), model(images))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(images), model(images))
+
+
+def unconvertible() -> dict[str, tuple[nn.Module, str, dict[str, Any]]]:
+    """Each with what the error must name, and the skip that lets it pass if there is one."""
+    weight_norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 1))
+    skip = {"skip": ["part"]}
+    return {
+        "data-dependent branch": (networks.DataDependent(), "Wrapped.forward()", skip),
+        "GroupNorm": (nn.GroupNorm(2, 8), "'part' (GroupNorm)", skip),
+        "ConvTranspose2d": (nn.ConvTranspose2d(8, 8, 1), "'part' (ConvTranspose2d)", skip),
+        "weight norm": (weight_norm, "'part' (Parametrized", skip),
+        "convolution of its own": (networks.OwnConvolution(8, 8, 1), "'part' (OwnConvolution)", skip),
+        "unused layer": (networks.Unused(), "'part.forgotten' (Conv2d)", {"skip": ["part.forgotten"]}),
+        "F.conv2d": (networks.FunctionalConvolution(), "conv2d in part.forward()", skip),
+        "relu_": (networks.InPlaceMethod(), "relu_ in part.forward()", skip),
+        "own parameter": (networks.OwnParameter(), "'part' (OwnParameter)", skip),
+        "PReLU": (nn.PReLU(), "'part' (PReLU)", skip),
+        "overwritten shortcut": (networks.OverwrittenShortcut(), "'part.act'", {"skip": ["part.act"]}),
+        "overwritten by a function": (networks.OverwrittenByFunction(), "relu in part.forward()", skip),
+        "in-place function": (networks.InPlaceFunction(), "silu in part.forward()", skip),
+        "reflecting padding": (
+            nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
+            "'part' (Conv2d): padding_mode='reflect'",
+            skip,
+        ),
+        "one-sided padding": (nn.Conv2d(8, 8, 2, padding="same"), "'part' (Conv2d): padding='same'", skip),
+        "sparse already": (SparseConv2d(8, 8, 1), "'part' (SparseConv2d)", skip),
+    }
+
+
+@pytest.mark.parametrize("name", unconvertible())
+@pytest.mark.parametrize("options", [FEDMEF, PLAIN])
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+def test_what_cannot_be_converted_is_named_and_left_unchanged(name: str, options: dict[str, Any]) -> None:
+    part, named, _ = unconvertible()[name]
+    model = Wrapped(part)
+    before = dict(model.named_modules())
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(UserError, match=re.escape(named)):
+        sparsify(model, **options)
+    assert list(model.state_dict()) == list(state)
+    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+    assert dict(model.named_modules()) == before
+
+
+@pytest.mark.parametrize("name", unconvertible())
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+def test_what_is_skipped_need_not_be_convertible(name: str) -> None:
+    part, _, skip = unconvertible()[name]
+    model = Wrapped(part)
+    images, _ = batch()
+    expected = with_statistics(model)(images)
+    torch.testing.assert_close(sparsify(model, sparsity=0.0, **skip)(images), expected)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weight_norm_of_the_old_kind_is_named_too() -> None:
+    model = Wrapped(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))  # type: ignore[no-untyped-call]
+    with pytest.raises(UserError, match="'part'.*parametrised"):
+        sparsify(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sparsity": 1.0}, "sparsity = 1.0"),
+        ({"activation_sparsity": 1.0}, "activation_sparsity = 1.0"),
+        ({"scaling": "other", "normalize": True}, "scaling = 'other'"),
+        ({"distribution": "other"}, "distribution = 'other'"),
+        ({"initialization": "other"}, "initialization = 'other'"),
+        ({"keep_dense": ["layer9"]}, "keep_dense: no module of ResNet matches 'layer9'"),
+        ({"skip": ["layer9.*"]}, "skip: no module of ResNet matches 'layer9.*'"),
+        ({"sparsity": 0.9999}, "leaves no weight in 'layer1.0.conv1'"),
+    ],
+)
+def test_a_wrong_option_is_named_and_changes_nothing(options: dict[str, Any], message: str) -> None:
+    model = own("resnet18")
+    before = dict(model.named_modules())
+    with pytest.raises(UserError, match=re.escape(message)):
+        sparsify(model, **{"normalize": True, **options})
+    assert dict(model.named_modules()) == before
+
+
+def test_a_network_without_layers_is_refused() -> None:
+    with pytest.raises(UserError, match="no convolution or linear layer in Sequential"):
+        sparsify(nn.Sequential(nn.ReLU(), nn.Flatten()))
+
+
+def test_a_network_cannot_be_made_sparse_twice() -> None:
+    model = sparsify(own("resnet18"))
+    with pytest.raises(UserError, match="sparse already"):
+        sparsify(model)

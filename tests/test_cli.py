@@ -1,0 +1,208 @@
+"""The command line as a user meets it: what it prints, and its exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmef import cli
+
+QUICK = [
+    "--width",
+    "8",
+    "--devices",
+    "4",
+    "--devices-per-round",
+    "2",
+    "--local-epochs",
+    "1",
+    "--engine",
+    "inline",
+]
+
+
+def invoke(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["fedmef", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def test_a_run_can_be_evaluated_from_its_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = str(tmp_path / "run")
+    code, printed, progress = invoke(["run", *QUICK, "--rounds", "2", "--out", out], capsys, monkeypatch)
+    assert (code, progress) == (0, "")  # quiet when nobody watches
+    assert "test accuracy" in printed
+    assert out in printed
+
+    code, printed, _ = invoke(["evaluate", out, "--json"], capsys, monkeypatch)
+    assert code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert json.loads(printed)["test_accuracy"] == summary["test_accuracy"]
+
+
+def test_json_output_is_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["run", *QUICK, "--rounds", "1", "--out", str(tmp_path / "run"), "--json"]
+    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    assert json.loads(printed)["rounds"] == 1
+
+
+def test_a_file_and_options_make_an_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my.toml").write_text("rounds = 3\nsparsity = 0.5\n")
+    arguments = ["run", str(tmp_path / "my.toml"), *QUICK, "--rounds", "1", "--out", str(tmp_path / "run")]
+    assert invoke(arguments, capsys, monkeypatch)[0] == 0
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert "rounds = 1\n" in config
+    assert "sparsity = 0.5\n" in config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--sparsity", "1"], "sparsity = '1'"),
+        (["run", "--sparsity", "-0.5"], "sparsity = '-0.5'"),
+        (["run", "--method", "fedmeff"], "did you mean 'fedmef'"),
+        (["run", "--model", "resnet81"], "did you mean 'resnet18'"),
+        (["run", "--dataset", "cifar"], "did you mean 'cifar10'"),
+        (["run", "--alpha", "0"], "alpha = '0'"),
+        (["run", "--devices-per-round", "21"], "there are only 20 devices"),
+        (["run", "--device", "cuda:7"], "device = 'cuda:7'"),
+        (["run", "--device", "tpu"], "device = 'tpu'"),
+        (["run", "--devices", "100000", "--devices-per-round", "1"], "devices = 100000"),
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["run", "--no-such-option"], "--no-such-option"),
+        (["run", "--resume", "nowhere"], "nowhere"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["data", "mnist"], "unknown dataset 'mnist'"),
+        (["data", "cifar10", "--no-download", "--data-dir", "empty"], "cifar10"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_two(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = invoke(arguments, capsys, monkeypatch)
+    assert (code, printed) == (2, "")
+    assert errors.startswith("fedmef: ")
+    assert errors.count("\n") == 1
+    assert expected in errors
+    assert list(tmp_path.iterdir()) == []  # nothing half-written
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a model", b"\x08\0\0\0\0\0\0\0{}      "])
+def test_a_damaged_run_directory_is_one_line_and_exit_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    (tmp_path / "config.toml").write_text("rounds = 1\n")
+    (tmp_path / "summary.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(damage)
+    code, _, errors = invoke(["evaluate", str(tmp_path)], capsys, monkeypatch)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "model.safetensors is damaged" in errors
+
+
+def test_corrupt_data_files_are_one_line_and_exit_code_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for name in ["batches.meta", "test_batch", *(f"data_batch_{number}" for number in range(1, 6))]:
+        (folder / name).write_bytes(b"\x80\x02nonsense")
+    arguments = ["run", "--dataset", "cifar10", "--data-dir", str(tmp_path), "--out", str(tmp_path / "run")]
+    code, _, errors = invoke(arguments, capsys, monkeypatch)
+    assert code == 2
+    assert "cifar-10-batches-py" in errors.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_where_an_error_comes_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, errors = invoke(["run", "--alpha", "0", "--debug"], capsys, monkeypatch)
+    assert code == 2
+    assert "Traceback" in errors
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["run", "--help"], ["evaluate", "-h"], ["data", "-h"]])
+def test_help_is_success(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    assert "Usage" in printed
+
+
+def test_the_help_of_run_names_every_knob(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedmef.experiment import Experiment
+
+    monkeypatch.setenv("COLUMNS", "200")
+    _, printed, _ = invoke(["run", "--help"], capsys, monkeypatch)
+    missing = [name for name in Experiment.model_fields if f"--{name.replace('_', '-')}" not in printed]
+    assert missing == []
+
+
+def test_a_data_set_is_described(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, printed, _ = invoke(["data", "digits", "--json"], capsys, monkeypatch)
+    facts = json.loads(printed)
+    assert (code, facts["classes"], facts["train"] + facts["test"]) == (0, 10, 1797)
+
+
+def test_control_c_says_how_to_resume_and_leaves_no_process(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "fedmef",
+        "run",
+        *QUICK[:-1],
+        "processes",
+        "--workers",
+        "2",
+        "--rounds",
+        "500",
+    ]
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (out / "checkpoint.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"fedmef run --resume {out}" in errors
+    assert "Traceback" not in errors
+    assert group_ends(process.pid)
+
+
+def group_ends(group: int) -> bool:
+    """Whether every process of a group ends within some seconds; Python's own resource tracker takes one."""
+    for _ in range(100):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedmef.errors import UserError
+from fedmef.experiment import Experiment
+from fedmef.files import write_atomically
+from fedmef.run_directory import Run
+
+STATE = {"values": torch.tensor([1.0, 2.0])}
+
+
+def test_a_run_reads_back_what_was_written(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment(rounds=2))
+    run.log({"round": 0})
+    run.write_checkpoint(STATE, 1)
+    assert not run.finished
+    run.log({"round": 1})
+    run.finish(STATE, {"test_accuracy": 0.5})
+
+    again = Run.open(tmp_path / "run")
+    assert again.experiment == Experiment(rounds=2)
+    assert again.metrics == [{"round": 0}, {"round": 1}]
+    assert again.summary == {"test_accuracy": 0.5}
+    assert torch.equal(again.model_state()["values"], STATE["values"])
+    assert sorted(path.name for path in again.path.iterdir()) == [
+        "config.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "summary.json",
+    ]
+
+
+def test_rounds_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.log({"round": 0})
+    run.write_checkpoint(STATE, 1)
+    run.log({"round": 1})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "tr')  # the power went out here
+    checkpoint = run.read_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint[1] == 1
+    assert run.metrics == [{"round": 0}]
+
+
+def test_a_run_without_a_checkpoint_starts_anew(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.log({"round": 0})
+    assert run.read_checkpoint() is None
+    assert run.metrics == []
+
+
+def test_an_old_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    Run.create(tmp_path / "run", Experiment()).finish(STATE, {})
+    with pytest.raises(UserError, match="holds a run already"):
+        Run.create(tmp_path / "run", Experiment())
+    assert not Run.create(tmp_path / "run", Experiment(), overwrite=True).finished
+
+
+def test_a_directory_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="is not a run"):
+        Run.create(tmp_path, Experiment(), overwrite=True)
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_a_file_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make the directory"):
+        Run.create(tmp_path / "file" / "run", Experiment())
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.jsonl", "summary.json", "model.safetensors"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.log({"round": 0})
+    run.finish(STATE, {"test_accuracy": 0.5})
+    (run.path / name).write_bytes(b'{"half": ')
+    with pytest.raises(UserError, match=name.replace(".", r"\.")):
+        read_everything(run.path)
+
+
+def read_everything(path: Path) -> None:
+    run = Run.open(path)
+    _ = run.metrics, run.summary, run.model_state()
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--resume"):
+        _ = Run.create(tmp_path / "run", Experiment()).summary
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write_atomically(file, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(file, "not bytes")  # type: ignore[arg-type]
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
