@@ -8,14 +8,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import fedmef
 from fedmef.data import DATASETS, load_dataset
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options
-from fedmef.federation import evaluate_run
+from fedmef.federation import check_names, evaluate_run, open_dataset
 from fedmef.progress import RunProgress, human_bytes
 from fedmef.run_directory import Run
 
@@ -73,17 +72,20 @@ def run(
             raise UserError(
                 "--resume goes on with a run where it is: leave CONFIG, --out and --overwrite out"
             )
-        experiment = Run.open(resume).experiment
+        experiment = make_experiment({**Run.open(resume).experiment.model_dump(), **overrides})
     else:
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
 
+    check_names(experiment)
+    dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
     title = f"{experiment.method} on {experiment.dataset}"
     try:
         with RunProgress(title, experiment.rounds, Console(stderr=True)) as progress:
+            watch = progress.round_done
             if resume is not None:
-                finished = fedmef.resume(resume, overrides, watch=progress.round_done)
+                finished = fedmef.resume(resume, overrides, dataset=dataset, watch=watch)
             else:
-                finished = fedmef.run(experiment, out, overwrite=overwrite, watch=progress.round_done)
+                finished = fedmef.run(experiment, out, dataset=dataset, overwrite=overwrite, watch=watch)
     except fedmef.Interrupted as error:
         raise _StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
     _print_run(finished, as_json)
@@ -153,10 +155,9 @@ def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts))
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
+    width = max(map(len, facts))
     for name, value in facts.items():
-        table.add_row(f"[bold]{name}", str(value))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+        typer.echo(f"{name:{width}}  {value}")
 
 
 def main() -> None:

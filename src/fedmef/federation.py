@@ -16,6 +16,8 @@ from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
 from fedmef.evaluation import Score, evaluate
 from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.methods import build_method
+from fedmef.models import find_builder
 from fedmef.nn import sparse_layers
 from fedmef.randomness import numpy_generator
 from fedmef.run_directory import Record, Run
@@ -28,6 +30,7 @@ def run(
     experiment: Experiment,
     out: Path | str | None = None,
     *,
+    dataset: Dataset | None = None,
     overwrite: bool = False,
     watch: Watcher | None = None,
 ) -> Run:
@@ -36,16 +39,22 @@ def run(
     Args:
         experiment: what to run.
         out: the run's directory; by default a new one under `runs/`.
+        dataset: the data, if they are open already or your own; by default what the experiment names.
         overwrite: replace a run that is there already.
         watch: called with every round's record.
     """
-    fleet = build_fleet(experiment)  # whatever is wrong with the experiment shows before anything is written
+    # Whatever is wrong with the experiment shows here, before anything is written.
+    fleet = build_fleet(experiment, dataset)
     directory = Path(out) if out is not None else _new_directory(experiment)
     return _federate(Run.create(directory, experiment, overwrite=overwrite), fleet, watch)
 
 
 def resume(
-    path: Path | str, changes: Mapping[str, Any] | None = None, *, watch: Watcher | None = None
+    path: Path | str,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    dataset: Dataset | None = None,
+    watch: Watcher | None = None,
 ) -> Run:
     """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
 
@@ -58,7 +67,7 @@ def resume(
     directory.experiment = make_experiment({**directory.experiment.model_dump(), **changes})
     if directory.finished:
         return directory
-    return _federate(directory, build_fleet(directory.experiment), watch)
+    return _federate(directory, build_fleet(directory.experiment, dataset), watch)
 
 
 def evaluate_run(directory: Run) -> Score:
@@ -70,10 +79,10 @@ def evaluate_run(directory: Run) -> Score:
         return _evaluate(fleet.model, fleet)
 
 
-def build_fleet(experiment: Experiment) -> Fleet:
+def build_fleet(experiment: Experiment, dataset: Dataset | None = None) -> Fleet:
     """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
-    check_device(experiment.device)
-    return Fleet.build(experiment, open_dataset(experiment))
+    check_names(experiment)
+    return Fleet.build(experiment, dataset or open_dataset(experiment))
 
 
 def open_dataset(experiment: Experiment) -> Dataset:
@@ -86,6 +95,13 @@ def open_dataset(experiment: Experiment) -> Dataset:
         seed=experiment.seed,
     )
     return load_dataset(experiment.dataset, experiment.data_dir, synthetic=synthetic)
+
+
+def check_names(experiment: Experiment) -> None:
+    """Raise `UserError` for a method, network or device that is not there, before data are looked for."""
+    build_method(experiment)
+    find_builder(experiment.model, experiment.width, experiment.stem)
+    check_device(experiment.device)
 
 
 def check_device(name: str) -> None:

@@ -40,10 +40,10 @@ class PreactBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.rectify(self.bn1(x))
         shortcut = self.shortcut(out) if hasattr(self, "shortcut") else x
-        out = self.conv1(out)
-        out = self.conv2(self.rectify(self.bn2(out)))
+        out = self.rectify(self.bn2(self.conv1(out)))
+        out = self.conv2(out)
         out += shortcut
-        return out
+        return out  # type: ignore[no-any-return]
 
 
 class PreactResNet(nn.Module):
@@ -53,7 +53,9 @@ class PreactResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, 1, 1, bias=False)
         self.blocks = nn.Sequential(
-            PreactBlock(8, 8, 1, rectify()), PreactBlock(8, 16, 2, rectify()), PreactBlock(16, 16, 1, rectify())
+            PreactBlock(8, 8, 1, rectify()),
+            PreactBlock(8, 16, 2, rectify()),
+            PreactBlock(16, 16, 1, rectify()),
         )
         self.bn = nn.BatchNorm2d(16)
         self.linear = nn.Linear(16, 10)
@@ -241,15 +243,15 @@ class OverwrittenShortcut(nn.Module):
         self.act = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv(x)
-        return self.act(y) + y
+        y: Tensor = self.conv(x)
+        return torch.add(y, self.act(y))
 
 
 class OverwrittenByFunction(OverwrittenShortcut):
     """The same with a function."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv(x)
+        y: Tensor = self.conv(x)
         F.relu(y, inplace=True)
         return y + 1
 

@@ -1,5 +1,7 @@
 """The sparse convolution equals autograd of the plain formula, and keeps nothing dense."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from fedmef.sparsity import mask_from_positions
 from tests.nn.reference import Case, cases, dense_theta, plain_convolution, plain_weight
 from tests.nn.saved import saved_tensors
 
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
+assert_exact = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
 
 
 def our_gradients(layer: SparseConv2d, images: Tensor, upstream: Tensor) -> dict[str, Tensor]:
@@ -32,8 +34,8 @@ def plain_gradients(
     bias = None if layer.bias is None else layer.bias.detach().clone().requires_grad_()
     leaf = images.clone().requires_grad_()
     weight = plain_weight(layer, theta, gain)
-    plain_convolution(layer, leaf, weight.detach(), bias).backward(upstream)
-    plain_convolution(layer, kept_images, weight, None).backward(upstream)
+    plain_convolution(layer, leaf, weight.detach(), bias).backward(upstream)  # type: ignore[no-untyped-call]
+    plain_convolution(layer, kept_images, weight, None).backward(upstream)  # type: ignore[no-untyped-call]
     assert theta.grad is not None
     values = theta.grad.flatten()[layer.active_positions()]
     gradients = {"values": values, "images": leaf.grad}
@@ -49,7 +51,7 @@ def test_a_layer_of_eight_weights_by_hand() -> None:
     pixel = torch.tensor([1.0, 10.0, 100.0, 1000.0]).view(1, 4, 1, 1).requires_grad_()
     output = sparse_conv2d(pixel, values, mask, geometry)
     assert output.flatten().tolist() == [2 * 10 - 1000, 3]
-    output.backward(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1))
+    output.backward(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1))  # type: ignore[no-untyped-call]
     assert values.grad is not None
     assert pixel.grad is not None
     assert values.grad.tolist() == [10, 1000, 2]
@@ -63,7 +65,7 @@ def test_a_pruned_input_changes_the_weights_gradient_only_by_hand() -> None:
     pixel = torch.tensor([1.0, 10.0, 100.0, 1000.0]).view(1, 4, 1, 1).requires_grad_()
     output = sparse_conv2d(pixel, values, mask, geometry, cache=CachePolicy(sparsity=0.5))
     assert output.flatten().tolist() == [2 * 10 - 1000, 3]
-    output.backward(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1))
+    output.backward(torch.tensor([1.0, 2.0]).view(1, 2, 1, 1))  # type: ignore[no-untyped-call]
     assert values.grad is not None
     assert pixel.grad is not None
     assert values.grad.tolist() == [0, 1000, 0]  # 1 and 10 were forgotten
@@ -76,10 +78,10 @@ def test_output_and_gradients_equal_autograd_of_the_plain_formula(case: Case) ->
     layer, images = case.layer, case.images
     weight = plain_weight(layer, dense_theta(layer), layer.gain)
     output = layer(images)
-    torch.testing.assert_close(output, plain_convolution(layer, images, weight, layer.bias), **EXACT)
+    assert_exact(output, plain_convolution(layer, images, weight, layer.bias))
     upstream = torch.randn(output.shape, dtype=torch.float64)
     expected = plain_gradients(layer, images, images, upstream)
-    torch.testing.assert_close(our_gradients(layer, images, upstream), expected, **EXACT)
+    assert_exact(our_gradients(layer, images, upstream), expected)
 
 
 @given(case=cases(activation_sparsity=0.6))
@@ -92,7 +94,7 @@ def test_a_pruned_cache_leaves_the_inputs_gradient_exact_and_prunes_the_weights(
     kept_images[kept] = images.flatten()[kept]
     upstream = torch.randn(layer(images).shape, dtype=torch.float64)
     expected = plain_gradients(layer, images, kept_images.view_as(images), upstream)
-    torch.testing.assert_close(our_gradients(layer, images, upstream), expected, **EXACT)
+    assert_exact(our_gradients(layer, images, upstream), expected)
 
 
 @given(case=cases())
@@ -126,7 +128,7 @@ def test_an_unpruned_cache_is_bit_equal_to_a_plain_convolution(density: float, n
     bias = torch.zeros(24, requires_grad=True)
     plain = plain_convolution(layer, leaf, weight, bias)
     upstream = torch.randn(plain.shape)
-    plain.backward(upstream)
+    plain.backward(upstream)  # type: ignore[no-untyped-call]
 
     ours = our_gradients(layer, images, upstream)
     assert torch.equal(layer(images), plain)

@@ -117,7 +117,7 @@ def test_a_mask_alone_must_fit_the_values_that_are_there() -> None:
 def test_ones_in_the_padding_of_a_mask_are_refused() -> None:
     layer = SparseConv2d(1, 1, 3, sparsity=0.5)  # 9 weights, 16 bits
     state = layer.state_dict()
-    state["mask"] = torch.tensor([0b111, 0b10], dtype=torch.uint8)  # the last one is position 9
+    state["mask"] = torch.tensor([0b1111, 0b10], dtype=torch.uint8)  # four, and one at position 9
     with pytest.raises(UserError, match="do not belong together"):
         layer.load_state_dict(state)
 
@@ -226,7 +226,13 @@ def test_sparse_layers_are_found_by_name() -> None:
 def test_a_layer_says_what_it_is() -> None:
     layer = SparseConv2d(4, 8, 3, groups=2, sparsity=0.5, normalize=True, activation_sparsity=0.9)
     text = repr(layer)
-    for part in ("4, 8, kernel_size=(3, 3)", "active=72/144", "groups=2", "gamma=1", "activation_sparsity=0.9"):
+    for part in (
+        "4, 8, kernel_size=(3, 3)",
+        "active=72/144",
+        "groups=2",
+        "gamma=1",
+        "activation_sparsity=0.9",
+    ):
         assert part in text
 
 

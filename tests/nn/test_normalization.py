@@ -40,13 +40,11 @@ def test_eight_weights_with_the_papers_scaling_by_hand() -> None:
     seed=st.integers(0, 99),
 )
 @settings(deadline=None)
-def test_every_live_filter_is_centred_and_has_norm_gamma(
-    lengths: list[int], gamma: float, seed: int
-) -> None:
+def test_every_live_filter_is_centred_and_has_norm_gamma(lengths: list[int], gamma: float, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     values = 100 * torch.randn(sum(lengths), generator=random, dtype=torch.float64)
-    filters = FilterNormalization(gamma).standardize(values, torch.tensor(lengths)).values.split(lengths)
-    for weights in filters:
+    normalised = FilterNormalization(gamma).standardize(values, torch.tensor(lengths)).values
+    for weights in torch.split(normalised, lengths):
         if weights.numel() < 2:
             assert not weights.any()
         else:
@@ -74,7 +72,8 @@ def outputs(layer: SparseConv2d, means: Tensor, deviation: float, seed: int) -> 
     noise = torch.randn(SAMPLES, channels, *kernel, generator=torch.Generator().manual_seed(seed))
     live = active_weights(layer).flatten(1).sum(1) >= 2
     with torch.no_grad():
-        return layer(means.view(-1, 1, 1) + deviation * noise).flatten(1)[:, live]
+        result: Tensor = layer(means.view(-1, 1, 1) + deviation * noise)
+    return result.flatten(1)[:, live]
 
 
 def random_layer(kernel: int, channels: int, density: float, gamma: float, seed: int) -> SparseConv2d:
@@ -139,9 +138,7 @@ def test_theorem_1_when_channels_have_means_of_their_own(
 @pytest.mark.parametrize(
     ("kernel", "density", "variance"), [(1, 0.1, 0.1), (3, 0.1, 0.9), (1, 1.0, 1.0), (3, 1.0, 9.0)]
 )
-def test_the_papers_scaling_does_not_keep_the_variance(
-    kernel: int, density: float, variance: float
-) -> None:
+def test_the_papers_scaling_does_not_keep_the_variance(kernel: int, density: float, variance: float) -> None:
     options = {"bias": False, "sparsity": 1 - density, "normalize": True}
     as_printed = SparseConv2d(200, 50, kernel, scaling="paper", **options)  # type: ignore[arg-type]
     ours = SparseConv2d(200, 50, kernel, **options)  # type: ignore[arg-type]
@@ -176,3 +173,16 @@ def test_a_layer_of_dead_filters_only_is_harmless() -> None:
     assert layer.values.grad.tolist() == [0, 0]
     assert images.grad is not None
     assert not images.grad.any()
+
+
+def test_a_dead_filter_can_grow_back_but_is_not_preferred() -> None:
+    values = torch.tensor([3.0, 5.0, -1.0, 1.0, 9.0])  # filters of 2, 2, 1 and 0 weights
+    filters = FilterNormalization().standardize(values, torch.tensor([2, 2, 1, 0]))
+    alive = 1 / 2**0.5  # both living filters are (−1, 1) when centred
+    torch.testing.assert_close(filters.scale, torch.tensor([alive, alive, 0.0, 0.0]))
+    torch.testing.assert_close(filters.growth_scale, torch.full((4,), alive))
+
+
+def test_a_layer_of_dead_filters_has_nothing_to_compare_with() -> None:
+    filters = FilterNormalization().standardize(torch.tensor([3.0]), torch.tensor([1, 0]))
+    assert filters.growth_scale.tolist() == [0.0, 0.0]

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedmef.nn import AvgPool2d, MaxPool2d
+from fedmef.nn import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from tests.nn.saved import saved_tensors
 
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -118,6 +118,12 @@ def test_average_pooling_equals_pytorchs(
     assert_same(AvgPool2d(*arguments), nn.AvgPool2d(*arguments), images, seed)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, (2, 5), (None, 3), (1, 1), (9, 9)])
+def test_adaptive_average_pooling_equals_pytorchs(size: Any) -> None:
+    images = torch.randn(2, 3, 7, 8)
+    assert_same(AdaptiveAvgPool2d(size), nn.AdaptiveAvgPool2d(size), images)
+
+
 def test_the_pooling_of_an_imagenet_stem_equals_pytorchs() -> None:
     images = torch.randn(2, 4, 16, 16)
     assert_same(MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 2, 1), images)
@@ -133,7 +139,7 @@ def test_a_window_too_large_for_a_byte_is_left_to_pytorch() -> None:
     assert_same(MaxPool2d(17), nn.MaxPool2d(17), images)
 
 
-@pytest.mark.parametrize("layer", [MaxPool2d(2), AvgPool2d(2)])
+@pytest.mark.parametrize("layer", [MaxPool2d(2), AvgPool2d(2), AdaptiveAvgPool2d(2)])
 def test_an_image_without_a_batch_is_pooled_too(layer: nn.Module) -> None:
     image = torch.randn(3, 6, 6)
     (output, grad), (batched, batched_grad) = (
@@ -151,8 +157,9 @@ def test_max_pooling_keeps_one_byte_an_output() -> None:
     assert [(tensor.dtype, tensor.shape) for tensor in seen] == [(torch.uint8, (2, 3, 4, 4))]
 
 
-def test_average_pooling_keeps_nothing() -> None:
+@pytest.mark.parametrize("layer", [AvgPool2d(2), AdaptiveAvgPool2d(2), AdaptiveAvgPool2d(1)])
+def test_average_pooling_keeps_nothing(layer: nn.Module) -> None:
     images = torch.randn(2, 3, 8, 8, requires_grad=True)
     with saved_tensors() as seen:
-        AvgPool2d(2)(images)
+        layer(images)
     assert seen == []

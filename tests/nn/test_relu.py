@@ -46,9 +46,7 @@ def test_values_and_gradients_equal_pytorchs(
 ) -> None:
     vector = torch.tensor(values)
     upstream = torch.randn(len(values), generator=torch.Generator().manual_seed(seed))
-    for mine, plain in zip(
-        gradient(ours, vector, upstream), gradient(theirs, vector, upstream), strict=True
-    ):
+    for mine, plain in zip(gradient(ours, vector, upstream), gradient(theirs, vector, upstream), strict=True):
         assert torch.equal(mine, plain)
 
 

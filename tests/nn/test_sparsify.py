@@ -1,4 +1,4 @@
-"""Anyone's convolutional network goes in, a sparse one comes out, or an error that names what is in the way."""
+"""Anyone's network goes in, a sparse one comes out, or an error that names what is in the way."""
 
 import copy
 import re
@@ -123,11 +123,13 @@ def test_a_sparse_network_computes_what_its_masked_original_does(name: str) -> N
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("options", [FEDMEF, FEDMEF | {"affine": True}, PLAIN, DROPIT])
 def test_one_step_lowers_the_loss(name: str, options: dict[str, Any]) -> None:
-    model = sparsify(build(name), **options).eval()  # no dropout, no batch statistics: the same function twice
+    model = sparsify(
+        build(name), **options
+    ).eval()  # no dropout, no batch statistics: the same function twice
     images, labels = batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loss = nn.functional.cross_entropy(model(images), labels)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.isfinite().all(), parameter_name
@@ -145,7 +147,7 @@ def test_training_gives_finite_outputs_and_gradients_for_any_batch(
     model = sparsify(build(name), **options).train()
     images, labels = batch(size)
     logits = model(images)
-    nn.functional.cross_entropy(logits, labels).backward()
+    nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
     assert logits.shape == (size, 10)
     assert logits.isfinite().all()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
@@ -168,14 +170,13 @@ def test_nothing_dense_is_kept_of_what_a_sparse_layer_reads(name: str) -> None:
     model = sparsify(build(name), **FEDMEF).train()
     images, _ = batch()
     with saved_tensors() as seen:
-        logits = model(images)
+        model(images)
     own = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers(), images]}
     dense_maps = [tensor.shape for tensor in seen if tensor.dim() == 4 and tensor.data_ptr() not in own]
     # one byte an output for max-pooling; one pixel before a classifier that is a convolution
     assert [shape for shape in dense_maps if shape[2:].numel() > 1] == (
         [(8, 16, 8, 8), (8, 16, 4, 4)] if name == "vgg" else [(8, 16, 8, 8)] if name == "small_cnn" else []
     )
-    assert logits.grad_fn is not None
 
 
 def masks(model: nn.Module) -> list[Tensor]:
@@ -207,7 +208,8 @@ def test_magnitude_initialisation_keeps_the_largest_weights() -> None:
 def test_erk_keeps_more_of_small_layers_within_the_same_budget() -> None:
     uniform = sparse_layers(sparsify(own("resnet18"), distribution="uniform"))
     erk = sparse_layers(sparsify(own("resnet18"), distribution="erk"))
-    assert erk["layer1.0.conv1"].density > 0.3 > 0.1 > erk["layer4.1.conv2"].density
+    assert erk["layer1.0.conv1"].density > 3 * uniform["layer1.0.conv1"].density
+    assert erk["layer4.1.conv2"].density < uniform["layer4.1.conv2"].density
     sizes = sum(layer.geometry.size for layer in uniform.values())
     assert sum(layer.active_count for layer in erk.values()) <= 0.1 * sizes
 
@@ -271,6 +273,16 @@ def test_a_batchnorm_that_a_skipped_module_feeds_stays() -> None:
     assert batchnorms(sparsify(copy.deepcopy(model), normalize=True)) == []
     assert batchnorms(sparsify(copy.deepcopy(model), normalize=True, skip=["1"])) == ["2"]
     assert batchnorms(sparsify(copy.deepcopy(model), normalize=True, skip=["1.0"])) == ["2"]
+
+
+def test_a_batchnorm_of_a_sum_goes_away_only_when_both_sides_normalise() -> None:
+    def feeding_sum() -> nn.Module:
+        return Wrapped(nn.Sequential(networks.PreactBlock(8, 16, 1, torch.relu), nn.BatchNorm2d(16)))
+
+    for skip, left in ([], []), (["part.0.shortcut"], ["part.1"]):
+        model = feeding_sum()
+        model.fc = nn.Linear(16, 10)
+        assert batchnorms(sparsify(model, normalize=True, skip=skip)) == left
 
 
 def test_a_batchnorm_of_the_images_stays() -> None:
@@ -341,7 +353,7 @@ def unconvertible() -> dict[str, tuple[nn.Module, str, dict[str, Any]]]:
             skip,
         ),
         "one-sided padding": (nn.Conv2d(8, 8, 2, padding="same"), "'part' (Conv2d): padding='same'", skip),
-        "sparse already": (SparseConv2d(8, 8, 1), "'part' (SparseConv2d)", skip),
+        "sparse already": (SparseConv2d(8, 8, 1), "'part': it is sparse already", skip),
     }
 
 
@@ -372,8 +384,8 @@ def test_what_is_skipped_need_not_be_convertible(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_weight_norm_of_the_old_kind_is_named_too() -> None:
-    model = Wrapped(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))  # type: ignore[no-untyped-call]
-    with pytest.raises(UserError, match="'part'.*parametrised"):
+    model = Wrapped(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))
+    with pytest.raises(UserError, match=r"'part'.*parametrised"):
         sparsify(model)
 
 
@@ -407,3 +419,11 @@ def test_a_network_cannot_be_made_sparse_twice() -> None:
     model = sparsify(own("resnet18"))
     with pytest.raises(UserError, match="sparse already"):
         sparsify(model)
+
+
+def test_a_sparse_classifier_is_not_normalised() -> None:
+    model = build_model("small_cnn", classes=10, channels=1, width=4, seed=0)
+    layers = sparse_layers(sparsify(model, sparsity=0.5, normalize=True, keep_dense=[]))
+    *hidden, classifier = layers.values()
+    assert classifier.geometry.normalization is None
+    assert all(layer.geometry.normalization is not None for layer in hidden)

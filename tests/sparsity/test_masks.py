@@ -70,6 +70,14 @@ def test_views_with_an_offset_or_gaps_are_packed_like_copies(
     assert pack_bits(view).tolist() == pack_bits(view.clone()).tolist()
 
 
+@pytest.mark.parametrize("start", range(1, 8))
+def test_whole_bytes_that_start_in_the_middle_of_a_word_are_packed(start: int) -> None:
+    view = torch.arange(24)[start : start + 16].remainder(3) == 0
+    offset = torch.zeros(24, dtype=torch.bool)[start : start + 16].copy_(view)
+    assert offset.storage_offset() == start
+    assert pack_bits(offset).tolist() == np.packbits(view.numpy(), bitorder="little").tolist()
+
+
 def test_an_expanded_bit_is_packed_as_often_as_it_is_repeated() -> None:
     assert pack_bits(torch.tensor(True).expand(2, 8)).tolist() == [255, 255]
 

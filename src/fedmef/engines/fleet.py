@@ -42,11 +42,10 @@ class Fleet:
         self.model.load_state_dict(state)
         share = self.shares[device]
         local = LocalTraining(device, self.model, self.dataset, share, self.experiment, plan)
-        with torch.random.fork_rng(devices=[]):
-            # For layers that draw from the global generator, such as Dropout.
-            torch.default_generator.manual_seed(
-                derive_seed(self.experiment.seed, "device", plan.round, device)
-            )
+        accelerators = [self.experiment.device] if self.experiment.device.startswith("cuda") else []
+        with torch.random.fork_rng(accelerators):
+            # For layers that draw from PyTorch's own generators, such as Dropout.
+            torch.manual_seed(derive_seed(self.experiment.seed, "device", plan.round, device))
             extras = self.method.train(local, plan)
         return encode_update(device, len(share), local.mean_loss(), self.model, extras)
 

@@ -61,7 +61,8 @@ class ProcessEngine:
                         busy[connection] = _send(connection, waiting.pop(), message)
         except (EOFError, OSError) as error:
             raise FedmefError(
-                "a worker process died; is there enough memory? Fewer workers need less"
+                "a worker process died: out of memory (fewer workers need less), killed, or started by a "
+                "script without 'if __name__ == \"__main__\":'"
             ) from error
         return [answers[device] for device in devices]
 

@@ -44,13 +44,13 @@ def drop_and_grow_from_averages(
         values = layer.values.detach()
         dropped += float(values[smallest_magnitudes(values, count)].abs().sum())
         exchanged += count
-        initial = _initial_values(layer, scores.positions, grow_init)
-        positions = layer.active_positions()
-        layer.assign(*drop_and_grow(positions, values, scores.positions, scores.gradients, count, initial))
+        candidates, gradients = scores.positions.to(values.device), scores.gradients.to(values.device)
+        initial = _initial_values(layer, candidates, grow_init)
+        layer.assign(*drop_and_grow(layer.active_positions(), values, candidates, gradients, count, initial))
     return Adjustment(exchanged, dropped / exchanged if exchanged else math.nan)
 
 
 def _initial_values(layer: SparseConv2d, positions: Tensor, grow_init: GrowInit) -> Tensor:
     if grow_init == "zero":
-        return torch.zeros(positions.numel(), dtype=layer.values.dtype)
+        return layer.values.new_zeros(positions.numel())
     return layer.filter_means()[positions // layer.geometry.filter_size]

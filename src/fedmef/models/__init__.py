@@ -14,7 +14,16 @@ from fedmef.models.small_cnn import small_cnn
 from fedmef.plugins import load_object
 from fedmef.randomness import derive_seed
 
-__all__ = ["MODELS", "build_model", "mobilenet_v2", "resnet18", "resnet34", "resnet50", "small_cnn"]
+__all__ = [
+    "MODELS",
+    "build_model",
+    "find_builder",
+    "mobilenet_v2",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "small_cnn",
+]
 
 Builder = Callable[..., nn.Module]
 
@@ -52,7 +61,7 @@ def build_model(
     for field, value in (("classes", classes), ("channels", channels), ("width", width)):
         if value is not None and value < 1:
             raise UserError(f"{field} is {value}: a network needs at least 1")
-    builder = _own_builder(name, width, stem) if ":" in name else _table_builder(name, width, stem)
+    builder = find_builder(name, width, stem)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: that would seed the accelerators' generators as well.
         torch.default_generator.manual_seed(derive_seed(seed, "model"))
@@ -60,6 +69,11 @@ def build_model(
     if not isinstance(network, nn.Module):
         raise UserError(f"model '{name}' returned {type(network).__name__}: it must return a torch.nn.Module")
     return network
+
+
+def find_builder(name: str, width: int | None = None, stem: str | None = DEFAULT_STEM) -> Builder:
+    """What builds the network `name`, given classes and channels; raises `UserError` when there is none."""
+    return _own_builder(name, width, stem) if ":" in name else _table_builder(name, width, stem)
 
 
 def _table_builder(name: str, width: int | None, stem: str | None) -> Builder:

@@ -5,11 +5,12 @@ from fedmef.nn.convolution import CachePolicy, Geometry, sparse_conv2d
 from fedmef.nn.growth import GrowthScores, growth_scores
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.normalization import FilterNormalization
-from fedmef.nn.pooling import AvgPool2d, MaxPool2d
+from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
 from fedmef.nn.sparsify import dense_by_default, sparsify
 
 __all__ = [
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BatchNorm1d",
     "BatchNorm2d",

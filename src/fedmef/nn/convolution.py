@@ -111,14 +111,17 @@ class SparseWeight:
         return gradient, gain_gradient
 
     def pruned_gradient(self, dense_gradient: Tensor) -> Tensor:
-        """What a pruned weight's gradient would be if it were active: θ̂'s times its filter's scale."""
+        """What a pruned weight's gradient would be if it were active: θ̂'s times its filter's scale.
+
+        Zero at active positions. Overwrites its argument: there is never a second dense gradient.
+        """
         gradient = dense_gradient.reshape(self.geometry.shape[0], -1)
         if self.standardized is not None:
-            gradient = gradient * self.standardized.scale.unsqueeze(1)
+            gradient.mul_(self.standardized.growth_scale.unsqueeze(1))
         if self.gain is not None:
-            gradient = gradient * self.gain.unsqueeze(1)
-        flat = gradient.reshape(-1)
-        return torch.zeros_like(flat) if self.positions is None else flat.index_fill(0, self.positions, 0.0)
+            gradient.mul_(self.gain.unsqueeze(1))
+        flat = gradient.view(-1)
+        return flat.zero_() if self.positions is None else flat.index_fill_(0, self.positions, 0.0)
 
     def _filter_lengths(self) -> Tensor:
         """`n_i`: active weights per filter."""

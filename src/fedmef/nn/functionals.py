@@ -1,16 +1,17 @@
 """Gives a model whose `forward()` calls `F.relu` and friends the same memory-saving versions as modules get.
 
 Swapping modules does not reach such calls. While the model runs, they are answered by ours; everything else,
-control flow included, stays the user's own code.
+control flow included, stays the user's own code, and so does all of a module that is skipped.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedmef.nn.pooling import avg_pool2d, max_pool2d
+from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from fedmef.nn.relu import relu, relu6
 
 
@@ -31,6 +32,7 @@ SAVING_VERSIONS: dict[str, Callable[..., Tensor]] = {
     "relu6": _relu6,
     "max_pool2d": _max_pool2d,
     "avg_pool2d": avg_pool2d,
+    "adaptive_avg_pool2d": adaptive_avg_pool2d,
 }
 
 
@@ -40,18 +42,28 @@ class _SavingFunctions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         saving = SAVING_VERSIONS.get(getattr(func, "__name__", ""))
-        if saving is None or kwargs.get("return_indices"):
+        if saving is None or kwargs.get("return_indices") or _SKIPPED.depth:
             return func(*args, **kwargs)
         return saving(*args, **kwargs)
 
 
+class _Skipped(threading.local):
+    """How many skipped modules run inside each other right now, per thread as modes are."""
+
+    depth = 0
+
+
 _MODE = _SavingFunctions()
+_SKIPPED = _Skipped()
 
 
-def save_memory_in_functionals(model: nn.Module) -> None:
+def save_memory_in_functionals(model: nn.Module, skipped: Iterable[nn.Module] = ()) -> None:
     """Answer the model's functional calls with the versions that keep little for the backward pass."""
     model.register_forward_pre_hook(_enter)
     model.register_forward_hook(_leave, always_call=True)
+    for module in skipped:
+        module.register_forward_pre_hook(_pause)
+        module.register_forward_hook(_resume, always_call=True)
 
 
 def _enter(module: nn.Module, args: Any) -> None:
@@ -60,3 +72,11 @@ def _enter(module: nn.Module, args: Any) -> None:
 
 def _leave(module: nn.Module, args: Any, output: Any) -> None:
     _MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _pause(module: nn.Module, args: Any) -> None:
+    _SKIPPED.depth += 1
+
+
+def _resume(module: nn.Module, args: Any, output: Any) -> None:
+    _SKIPPED.depth -= 1

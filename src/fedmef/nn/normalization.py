@@ -60,8 +60,19 @@ class StandardizedFilters:
 
     @property
     def scale(self) -> Tensor:
-        """`∂θ̂/∂θ` of a pruned position, per filter: what its gradient is multiplied with."""
+        """What takes a centred weight to θ̂, per filter; 0 for a dead filter."""
         return self.target_norm * self.inverse_norm
+
+    @property
+    def growth_scale(self) -> Tensor:
+        """What a pruned position's gradient is multiplied with, per filter.
+
+        A dead filter gets the mean of the others: its own would be 0 and it could never grow back, or
+        `γ / sqrt(ε)` and it would take all that grows.
+        """
+        dead = self.lengths < 2
+        living = self.scale.sum() / (~dead).sum().clamp(min=1)
+        return torch.where(dead, living, self.scale)
 
     @property
     def values(self) -> Tensor:

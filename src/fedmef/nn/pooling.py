@@ -76,6 +76,18 @@ class _AvgPool(torch.autograd.Function):
         return grad_input, None, None, None, None, None, None
 
 
+class _AdaptiveAvgPool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, output_size: Any) -> Tensor:  # noqa: A002
+        ctx.input_shape = input.shape
+        return F.adaptive_avg_pool2d(input, output_size)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        shape_only = grad_output.new_empty(1).expand(ctx.input_shape)
+        return torch.ops.aten._adaptive_avg_pool2d_backward(grad_output.contiguous(), shape_only), None
+
+
 def max_pool2d(
     input: Tensor,  # noqa: A002
     kernel_size: Size,
@@ -110,11 +122,26 @@ def avg_pool2d(
     return output
 
 
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:  # noqa: A002
+    """`F.adaptive_avg_pool2d`, keeping nothing."""
+    if output_size in (1, (1, 1), [1, 1]):  # a mean in PyTorch, which keeps nothing either
+        return F.adaptive_avg_pool2d(input, output_size)
+    output: Tensor = _AdaptiveAvgPool.apply(input, output_size)  # type: ignore[no-untyped-call]
+    return output
+
+
 class MaxPool2d(nn.MaxPool2d):
     """Drop-in for `nn.MaxPool2d` (without `return_indices`)."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
         return max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
+
+
+class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
+    """Drop-in for `nn.AdaptiveAvgPool2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        return adaptive_avg_pool2d(input, self.output_size)
 
 
 class AvgPool2d(nn.AvgPool2d):

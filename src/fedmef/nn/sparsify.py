@@ -14,7 +14,7 @@ from fedmef.nn.functionals import save_memory_in_functionals
 from fedmef.nn.graph import BATCHNORMS, NetworkGraph, trace_network
 from fedmef.nn.layers import SparseConv2d, SparseLinear
 from fedmef.nn.normalization import Scaling
-from fedmef.nn.pooling import AvgPool2d, MaxPool2d
+from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
 from fedmef.randomness import torch_generator
 from fedmef.sparsity import Distribution, layer_counts, magnitude_mask, random_mask
@@ -46,7 +46,8 @@ def sparsify(
     Args:
         model: the network; its weights at the active positions are kept.
         sparsity: share of the weights of sparse layers that is pruned.
-        normalize: convolutions become NSConv, and the BatchNorms that they feed go away.
+        normalize: convolutions and hidden linear layers become NSConv, and the BatchNorms that they feed go
+            away. The classifier is never normalised: its logits must be free to grow.
         activation_sparsity: share of a layer's input that is forgotten before the rest is kept for the
             backward pass. The first convolution's and the classifier's inputs are kept whole.
         cache_dtype: how the kept part is stored, for example `torch.float16` (default: as it is).
@@ -64,8 +65,10 @@ def sparsify(
     if initialization not in get_args(Initialization):
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
     skipped = _Names(skip, model, "skip")
-    graph = trace_network(model, skipped.match)
     modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
+    if already := [name for name, module in modules.items() if isinstance(module, SparseConv2d)]:
+        raise UserError(f"sparsify cannot convert '{already[0]}': it is sparse already")
+    graph = trace_network(model, skipped.match)
     _check_convertible(modules, graph)
     if not graph.layers:
         raise UserError(f"sparsify found no convolution or linear layer in {type(model).__name__}")
@@ -81,23 +84,21 @@ def sparsify(
             f"sparsity = {sparsity}: leaves no weight in '{starved[0]}'; lower it, or add to keep_dense"
         )
 
-    options: dict[str, Any] = {"cache_dtype": cache_dtype, "normalize": normalize}
-    options |= {"gamma": gamma, "scaling": scaling, "affine": affine} if normalize else {}
+    normalization: dict[str, Any] = {}
+    if normalize:
+        normalization = {"normalize": True, "gamma": gamma, "scaling": scaling, "affine": affine}
     replacements: dict[str, nn.Module] = {}  # all built before one goes in: an error changes nothing
     for name, layer in layers.items():
         kept_whole = name in (first, classifier)
         cache_sparsity = 0.0 if kept_whole else activation_sparsity
         if name not in counts and (name == classifier or not (normalize or cache_sparsity)):
             continue
-        size = _weight(layer).numel()
-        count = counts.get(name, size)
-        if initialization == "random" or count == size:
-            mask = random_mask(size, count, torch_generator(seed, "mask", name))
-        else:
-            mask = magnitude_mask(_weight(layer), count)
-        replacements[name] = _sparse(layer, mask, activation_sparsity=cache_sparsity, **options)
+        count = counts.get(name, _weight(layer).numel())
+        mask = _initial_mask(layer, count, initialization, torch_generator(seed, "mask", name))
+        cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
+        replacements[name] = _sparse(layer, mask, **cache, **({} if name == classifier else normalization))
 
-    normalized = replacements.keys() if normalize else set()
+    normalized = replacements.keys() - {classifier} if normalize else set()
     for name, feeding in graph.feeds.items():
         if name in modules and feeding and feeding <= normalized:
             replacements[name] = nn.Identity()
@@ -105,7 +106,9 @@ def sparsify(
         _replace(model, name, replacement)
     _swap_activations(model, modules)
     if graph.functionals:
-        save_memory_in_functionals(model)
+        save_memory_in_functionals(
+            model, [module for name, module in model.named_modules() if skipped.match(name)]
+        )
     return guard_batchnorm(model)
 
 
@@ -135,8 +138,6 @@ def _check_convertible(modules: dict[str, nn.Module], graph: NetworkGraph) -> No
 
 def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  # noqa: PLR0911
     known = next((kind for kind in (nn.Conv2d, nn.Linear, *BATCHNORMS) if isinstance(module, kind)), None)
-    if isinstance(module, SparseConv2d):
-        return "it is sparse already"
     if known is None:
         has_own = any(True for _ in module.parameters(recurse=False))
         return "it has parameters of its own of an unknown kind" if has_own else None
@@ -157,6 +158,14 @@ def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  
     return None
 
 
+def _initial_mask(
+    layer: nn.Module, count: int, initialization: Initialization, generator: torch.Generator
+) -> torch.Tensor:
+    if initialization == "magnitude":
+        return magnitude_mask(_weight(layer), count)
+    return random_mask(_weight(layer).numel(), count, generator)
+
+
 def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2d:
     if isinstance(layer, nn.Conv2d):
         return SparseConv2d.from_conv2d(layer, mask, **options)
@@ -174,6 +183,8 @@ def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
             module.__class__ = MaxPool2d
         elif type(module) is nn.AvgPool2d:
             module.__class__ = AvgPool2d
+        elif type(module) is nn.AdaptiveAvgPool2d:
+            module.__class__ = AdaptiveAvgPool2d
         elif isinstance(getattr(module, "inplace", None), bool):
             # Where a BatchNorm went away, its input may be needed again.
             module.inplace = False  # type: ignore[assignment]

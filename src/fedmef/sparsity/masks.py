@@ -61,7 +61,7 @@ def magnitude_mask(weight: Tensor, count: int) -> Tensor:
     flat = weight.detach().reshape(-1)
     positions = largest_magnitudes(flat, count)
     if positions.numel() < count:  # weights that are exactly zero are as good as any other to fill up with
-        bits = torch.zeros(flat.numel(), dtype=torch.bool).index_fill_(0, positions, True)
+        bits = torch.zeros_like(flat, dtype=torch.bool).index_fill_(0, positions, True)
         rest = (~bits).nonzero().squeeze(1)[: count - positions.numel()]
         positions = torch.cat([positions, rest])
     return mask_from_positions(positions, flat.numel())

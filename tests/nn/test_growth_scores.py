@@ -14,7 +14,8 @@ from tests.nn.reference import active_weights, dense_theta, plain_convolution, p
 
 def network(**options: Any) -> nn.Sequential:
     torch.manual_seed(0)
-    options = {"sparsity": 0.8, "dtype": torch.float64} | options
+    options.setdefault("sparsity", 0.8)
+    options.setdefault("dtype", torch.float64)
     return nn.Sequential(
         SparseConv2d(2, 6, 3, **options),
         ReLU(),
@@ -29,14 +30,15 @@ IMAGES = torch.randn(3, 2, 8, 8, dtype=torch.float64, generator=torch.Generator(
 
 
 def loss(model: nn.Module) -> Tensor:
-    return model(IMAGES).square().sum()
+    outputs: Tensor = model(IMAGES)
+    return outputs.square().sum()
 
 
 def dense_gradient(layer: SparseConv2d, images: Tensor, upstream: Tensor) -> Tensor:
     """Autograd's gradient of θ̂ times each filter's scale, with zeros at the active positions."""
     weight = plain_weight(layer, dense_theta(layer).detach()).requires_grad_()
     gained = weight if layer.gain is None else weight * layer.gain.detach().view(-1, 1, 1, 1)
-    plain_convolution(layer, images, gained, None).backward(upstream)
+    plain_convolution(layer, images, gained, None).backward(upstream)  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     active = active_weights(layer)
     scale = torch.ones(len(active), dtype=torch.float64)
@@ -72,9 +74,9 @@ def test_the_largest_are_chosen_and_none_that_is_active(count: int) -> None:
     model = network(normalize=True)
     name = "2"
     with growth_scores(model, {name: 10_000}) as everything:
-        loss(model).backward()
+        loss(model).backward()  # type: ignore[no-untyped-call]
     with growth_scores(model, {name: count}) as scores:
-        loss(model).backward()
+        loss(model).backward()  # type: ignore[no-untyped-call]
     assert list(scores) == [name]
     positions, gradients = scores[name].positions, scores[name].gradients
     assert positions.numel() == count
@@ -104,11 +106,11 @@ def test_a_layer_without_pruned_positions_has_no_scores() -> None:
 
 def test_ordinary_gradients_are_not_changed_by_looking() -> None:
     model = network(normalize=True, activation_sparsity=0.5)
-    loss(model).backward()
+    loss(model).backward()  # type: ignore[no-untyped-call]
     expected = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
-    with growth_scores(model, {name: 5 for name in sparse_layers(model)}) as scores:
-        loss(model).backward()
+    with growth_scores(model, dict.fromkeys(sparse_layers(model), 5)) as scores:
+        loss(model).backward()  # type: ignore[no-untyped-call]
     assert scores.keys() == {"0", "2", "5"}
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert parameter.grad is not None
@@ -119,9 +121,9 @@ def test_ordinary_gradients_are_not_changed_by_looking() -> None:
 def test_nobody_looks_after_the_block() -> None:
     model = network()
     with growth_scores(model, {"2": 3}) as scores:
-        loss(model).backward()
+        loss(model).backward()  # type: ignore[no-untyped-call]
     found = scores["2"]
-    loss(model).backward()
+    loss(model).backward()  # type: ignore[no-untyped-call]
     assert scores["2"] is found
     assert all(layer.observe_growth is None for layer in sparse_layers(model).values())
 

@@ -1,0 +1,5 @@
+"""One thread for each test process: pytest-xdist runs several, and threads that wait for cores cost minutes."""
+
+import torch
+
+torch.set_num_threads(1)
