@@ -1,4 +1,4 @@
-"""One thread for each test process: pytest-xdist runs several, and threads that wait for cores cost minutes."""
+"""One thread for each test process: xdist runs several, and threads that wait for cores cost minutes."""
 
 import torch
 
