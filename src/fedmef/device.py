@@ -37,33 +37,38 @@ class LocalTraining:
         self.optimizer = torch.optim.SGD(model.parameters(), lr=plan.learning_rate)
         self.last_batch: tuple[Tensor, Tensor] | None = None
         self.losses: list[Tensor] = []
+        self._batches = self._epochs()
+        self._epochs_trained = 0.0
 
-    def steps(self, epochs: int) -> int:
-        """How many steps so many epochs take."""
-        return epochs * math.ceil(len(self.indices) / self.experiment.batch_size)
+    def steps(self, epochs: float) -> int:
+        """How many steps so many epochs take, a part of a step counting as one."""
+        return math.ceil(epochs * math.ceil(len(self.indices) / self.experiment.batch_size))
 
     def fit(
         self,
-        epochs: int,
+        epochs: float,
         *,
         penalty: Callable[[], Tensor] | None = None,
         learning_rate: Callable[[int], float] | None = None,
     ) -> None:
-        """Minimise cross-entropy, plus `penalty()` if given; `learning_rate(step)` is asked at every step."""
+        """Minimise cross-entropy, plus `penalty()` if given; `learning_rate(step)` is asked at every step.
+
+        A further call goes on with the data where this one stops, in the middle of an epoch if need be.
+        """
         self.model.train()
-        step = 0
-        for _ in range(epochs):
-            for images, labels in self._epoch():
-                if learning_rate is not None:
-                    self._set_learning_rate(learning_rate(step))
-                loss = F.cross_entropy(self.model(images), labels)
-                objective = loss if penalty is None else loss + penalty()
-                self.optimizer.zero_grad()
-                objective.backward()  # type: ignore[no-untyped-call]
-                self.optimizer.step()
-                self.losses.append(loss.detach())
-                self.last_batch = images, labels
-                step += 1
+        taken = self.steps(self._epochs_trained)
+        self._epochs_trained += epochs
+        for step in range(self.steps(self._epochs_trained) - taken):
+            images, labels = next(self._batches)
+            if learning_rate is not None:
+                self._set_learning_rate(learning_rate(step))
+            loss = F.cross_entropy(self.model(images), labels)
+            objective = loss if penalty is None else loss + penalty()
+            self.optimizer.zero_grad()
+            objective.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.losses.append(loss.detach())
+            self.last_batch = images, labels
 
     def growth_scores(self, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         """The largest gradients at pruned positions, of the last batch with the weights as they are now."""
@@ -79,16 +84,17 @@ class LocalTraining:
         """The mean training loss of all steps so far."""
         return float(torch.stack(self.losses).mean())
 
-    def _epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(
-            self.dataset.train,
-            self.indices,
-            self.experiment.batch_size,
-            *self.dataset.statistics(),
-            generator=self.generator,
-            augmented=self.experiment.augment,
-            device=self.experiment.device,
-        )
+    def _epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from batches(
+                self.dataset.train,
+                self.indices,
+                self.experiment.batch_size,
+                *self.dataset.statistics(),
+                generator=self.generator,
+                augmented=self.experiment.augment,
+                device=self.experiment.device,
+            )
 
     def _set_learning_rate(self, value: float) -> None:
         for group in self.optimizer.param_groups:

@@ -4,16 +4,27 @@ from collections.abc import Mapping
 
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment import Experiment
+from fedmef.methods.ablations import FedMefNoBaE, FedMefNoSAP, FedMefRestart
 from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
-from fedmef.methods.fedavg import FedAvg
+from fedmef.methods.fedavg import FedAvg, FedAvgSAP
+from fedmef.methods.feddst import FedDST
 from fedmef.methods.fedmef import FedMef
+from fedmef.methods.fedtiny import FedTiny
+from fedmef.methods.fl_pqsu import FLPQSU
 from fedmef.plugins import load_object
 
 __all__ = ["METHODS", "Adjustment", "Extras", "Method", "Plan", "Update", "build_method"]
 
 METHODS: Mapping[str, type[Method]] = {
     "fedavg": FedAvg,
+    "fedavg_sap": FedAvgSAP,
+    "fl_pqsu": FLPQSU,
+    "feddst": FedDST,
+    "fedtiny": FedTiny,
     "fedmef": FedMef,
+    "fedmef_no_bae": FedMefNoBaE,
+    "fedmef_no_sap": FedMefNoSAP,
+    "fedmef_restart": FedMefRestart,
 }
 
 

@@ -10,7 +10,7 @@ A round, in order:
 A method overrides what it does differently from FedAvg, and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,11 +94,7 @@ class Method:
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The server's half: make the devices' average the global model."""
-        weights = sample_weights(updates)
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if tensor.is_floating_point():
-                    tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
+        average_floats(model, updates, sample_weights(updates))
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
@@ -109,6 +105,16 @@ def sample_weights(updates: Sequence[Update]) -> list[float]:
     """`|D_k| / Σ |D_k|` over the devices that answered."""
     total = sum(update.samples for update in updates)
     return [update.samples / total for update in updates]
+
+
+@torch.no_grad()
+def average_floats(
+    model: nn.Module, updates: Sequence[Update], weights: Sequence[float], without: Collection[str] = ()
+) -> None:
+    """Set every floating-point tensor of the model, but those named, to the devices' weighted mean."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and name not in without:
+            tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
 
 
 def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -1,45 +1,26 @@
 """FedMef (Huang et al., CVPR 2024): memory-efficient federated dynamic pruning.
 
 Sparse networks of normalised convolutions (NSConv) whose kept activations are pruned (SAP). In adjustment
-rounds the devices extrude what low-magnitude weights know before the server prunes them (BaE), and send their
-largest gradients at pruned positions, from which the server grows as many weights as it drops.
+rounds the devices extrude what low-magnitude weights know before the server prunes them (BaE). The rest of an
+adjustment is FedTiny's: the largest gradients at pruned positions go up, and the server drops and grows.
 """
-
-from collections.abc import Sequence
 
 from torch import nn
 
 from fedmef.device import LocalTraining
-from fedmef.experiment import CACHE_DTYPES
-from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
+from fedmef.methods.base import Extras, Plan
 from fedmef.methods.extrusion import BudgetAwareRate, MarkedWeights
-from fedmef.methods.growth import adjustment_counts, drop_and_grow_from_averages
-from fedmef.nn import sparsify
+from fedmef.methods.fedtiny import FedTiny
+from fedmef.methods.growth import adjustment_counts
+from fedmef.methods.sparse_network import sparse_network
 
 
-class FedMef(Method):
+class FedMef(FedTiny):
     """Algorithm 1, both halves."""
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Random sparse NSConv, with pruned caches."""
-        experiment = self.experiment
-        return sparsify(
-            network,
-            sparsity=experiment.sparsity,
-            normalize=True,
-            activation_sparsity=experiment.activation_sparsity,
-            cache_dtype=CACHE_DTYPES[experiment.cache_dtype],
-            seed=experiment.seed,
-            distribution=experiment.distribution,
-            gamma=experiment.gamma,
-            scaling=experiment.scaling,
-            affine=experiment.affine,
-        )
-
-    def plan(self, round_number: int) -> Plan:
-        """Adjust every `ΔR` rounds, up to `R_stop`."""
-        learning_rate = self.experiment.learning_rate_at(round_number)
-        return Plan(round_number, learning_rate, self.schedule.rate(round_number))
+        return sparse_network(network, self.experiment, normalize=True, prune_activations=True)
 
     def train(self, local: LocalTraining, plan: Plan) -> Extras:
         """Ordinary training; in adjustment rounds extrusion instead, then the top-ξ gradients."""
@@ -53,11 +34,12 @@ class FedMef(Method):
         rate = BudgetAwareRate(self.experiment.learning_rate, plan.learning_rate, local.steps(epochs))
         local.fit(
             epochs,
-            penalty=lambda: self.experiment.extrusion * marked.squared_norm(),
+            penalty=lambda: self.extrusion * marked.squared_norm(),
             learning_rate=lambda step: rate.value(step, float(marked.squared_norm().detach().sqrt())),
         )
         return Extras(growth=local.growth_scores(counts))
 
-    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
-        """Drop `ξ_l` weights of every layer and grow as many."""
-        return drop_and_grow_from_averages(model, updates, plan.adjustment_rate, self.experiment.grow_init)
+    @property
+    def extrusion(self) -> float:
+        """`λ`, the weight of the penalty on marked weights."""
+        return self.experiment.extrusion

@@ -1,0 +1,35 @@
+"""The sparse network that an experiment asks for, in the variants that the methods differ by."""
+
+from torch import nn
+
+from fedmef.experiment import CACHE_DTYPES, Experiment
+from fedmef.nn import sparsify
+from fedmef.nn.sparsify import Initialization
+
+
+def sparse_network(
+    network: nn.Module,
+    experiment: Experiment,
+    *,
+    normalize: bool = False,
+    prune_activations: bool = False,
+    sparsity: float | None = None,
+    initialization: Initialization = "random",
+) -> nn.Module:
+    """`sparsify` with the experiment's settings; `sparsity` replaces the experiment's own if given.
+
+    The same seed gives every method the same masks and the same initial weights.
+    """
+    return sparsify(
+        network,
+        sparsity=experiment.sparsity if sparsity is None else sparsity,
+        normalize=normalize,
+        activation_sparsity=experiment.activation_sparsity if prune_activations else 0.0,
+        cache_dtype=CACHE_DTYPES[experiment.cache_dtype],
+        seed=experiment.seed,
+        distribution=experiment.distribution,
+        initialization=initialization,
+        gamma=experiment.gamma,
+        scaling=experiment.scaling,
+        affine=experiment.affine and normalize,
+    )
