@@ -1,6 +1,8 @@
 """End to end on the digits, small enough to run in seconds."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 from torch import nn
 
 import fedmef
+from fedmef.data import load_dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.evaluation import evaluate
 from fedmef.experiment import Experiment
 from fedmef.federation import choose_devices, evaluate_run
 from fedmef.methods import Method, Plan
@@ -99,6 +103,13 @@ def test_an_interrupted_run_resumes_to_the_same_bits(inline_run: Run, tmp_path: 
     assert [{k: v for k, v in record.items() if k not in steady} for record in resumed.metrics] == [
         {k: v for k, v in record.items() if k not in steady} for record in inline_run.metrics
     ]
+
+
+def test_a_finished_runs_model_can_be_loaded_and_predicts(inline_run: Run) -> None:
+    model = fedmef.load(inline_run.path)
+    dataset = load_dataset("digits")
+    assert not model.training
+    assert evaluate(model, dataset.test, dataset.statistics()).accuracy == inline_run.summary["test_accuracy"]
 
 
 def test_a_finished_run_is_not_run_again(inline_run: Run) -> None:
@@ -222,7 +233,10 @@ def test_a_method_and_a_network_of_ones_own_run_in_every_engine(
 def failing_network(classes: int, channels: int) -> nn.Module:
     class Failing(nn.Sequential):
         def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-            raise RuntimeError("out of coffee")
+            if self.training:
+                raise RuntimeError("out of coffee")
+            output: torch.Tensor = super().forward(input)  # type: ignore[no-untyped-call]
+            return output
 
     return Failing(*own_network(classes, channels).children())
 
@@ -234,5 +248,39 @@ def test_a_worker_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
         method="fedavg",
         model="test_federation:failing_network",
     )
-    with pytest.raises(FedmefError, match="out of coffee"):
+    with pytest.raises(FedmefError, match=r"^device \d failed: RuntimeError: out of coffee$"):
         fedmef.run(experiment, tmp_path / "run")
+
+
+def few_answers(classes: int, channels: int) -> nn.Module:
+    return own_network(classes - 1, channels)
+
+
+def small_input(classes: int, channels: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels + 1, 4, 3), nn.Flatten(), nn.Linear(4, classes))
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"), [("few_answers", "answers"), ("small_input", "cannot take images of shape")]
+)
+def test_a_network_that_does_not_fit_the_data_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, expected: str
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    experiment = Experiment(**{**SMALL, "width": None}, method="fedavg", model=f"test_federation:{network}")
+    with pytest.raises(UserError, match=expected):
+        fedmef.run(experiment, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_without_the_main_guard_is_told_so_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import fedmef\n"
+        "fedmef.run(fedmef.Experiment(width=8, rounds=1, engine='processes', workers=2), 'run')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "needs 'if __name__ == \"__main__\":' around it" in ended.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == [script]

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,10 @@ import torch
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment
 from fedmef.files import write_atomically
-from fedmef.run_directory import Run
+from fedmef.run_directory import SUMMARY_FIELDS, Run
 
 STATE = {"values": torch.tensor([1.0, 2.0])}
+RESULT = dict.fromkeys(SUMMARY_FIELDS, 1)
 
 
 def test_a_run_reads_back_what_was_written(tmp_path: Path) -> None:
@@ -17,12 +19,12 @@ def test_a_run_reads_back_what_was_written(tmp_path: Path) -> None:
     run.write_checkpoint(STATE, 1)
     assert not run.finished
     run.log({"round": 1})
-    run.finish(STATE, {"test_accuracy": 0.5})
+    run.finish(STATE, RESULT)
 
     again = Run.open(tmp_path / "run")
     assert again.experiment == Experiment(rounds=2)
     assert again.metrics == [{"round": 0}, {"round": 1}]
-    assert again.summary == {"test_accuracy": 0.5}
+    assert again.summary == RESULT
     assert torch.equal(again.model_state()["values"], STATE["values"])
     assert sorted(path.name for path in again.path.iterdir()) == [
         "config.toml",
@@ -76,10 +78,42 @@ def test_a_file_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     run = Run.create(tmp_path / "run", Experiment())
     run.log({"round": 0})
-    run.finish(STATE, {"test_accuracy": 0.5})
+    run.finish(STATE, RESULT)
     (run.path / name).write_bytes(b'{"half": ')
     with pytest.raises(UserError, match=name.replace(".", r"\.")):
         read_everything(run.path)
+
+
+def test_a_summary_that_lacks_something_is_damaged(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.finish(STATE, {"test_accuracy": 0.5})
+    with pytest.raises(UserError, match=r"summary\.json is damaged"):
+        _ = run.summary
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{}\n", b"\xff\xfe", b'{"round": 0}\nnonsense\n{"round": 2}\n', b"", b"[]\n"]
+)
+def test_metrics_that_lack_finished_rounds_are_damaged(tmp_path: Path, damage: bytes) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.write_checkpoint(STATE, 3)
+    (run.path / "metrics.jsonl").write_bytes(damage)
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: it lacks rounds before 3"):
+        run.read_checkpoint()
+
+
+def test_a_run_that_never_finished_a_round_may_be_replaced(tmp_path: Path) -> None:
+    Run.create(tmp_path / "run", Experiment())
+    assert Run.create(tmp_path / "run", Experiment(rounds=2)).experiment.rounds == 2
+
+
+def test_others_may_read_a_run_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        run = Run.create(tmp_path / "run", Experiment())
+    finally:
+        os.umask(before)
+    assert (run.path / "config.toml").stat().st_mode & 0o777 == 0o644
 
 
 def read_everything(path: Path) -> None:

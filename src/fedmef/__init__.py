@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import Experiment
-from fedmef.federation import resume, run
+from fedmef.federation import load, resume, run
 from fedmef.nn import SparseConv2d, sparsify
 from fedmef.run_directory import Run
 
@@ -18,6 +18,7 @@ __all__ = [
     "Run",
     "SparseConv2d",
     "UserError",
+    "load",
     "resume",
     "run",
     "sparsify",

@@ -1,8 +1,12 @@
 """The commands, thin: each reads its arguments, calls the library and prints."""
 
+import csv
+import io
 import json
 import sys
 import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,12 +14,15 @@ import typer
 from rich.console import Console
 
 import fedmef
+from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, carry_out, plan_runs
+from fedmef.comparison_summary import Row, comparison_table, summarize_comparison
 from fedmef.data import DATASETS, load_dataset
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options
 from fedmef.federation import check_names, evaluate_run, open_dataset
-from fedmef.progress import RunProgress, human_bytes
+from fedmef.files import write_atomically
+from fedmef.progress import ComparisonProgress, RunProgress, human_bytes
 from fedmef.run_directory import Run
 
 app = typer.Typer(
@@ -72,15 +79,18 @@ def run(
             raise UserError(
                 "--resume goes on with a run where it is: leave CONFIG, --out and --overwrite out"
             )
-        experiment = make_experiment({**Run.open(resume).experiment.model_dump(), **overrides})
+        opened = Run.open(resume)
+        experiment = make_experiment({**opened.experiment.model_dump(), **overrides})
+        before = opened.finished_rounds()
     else:
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
+        before = []
 
     check_names(experiment)
     dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
     title = f"{experiment.method} on {experiment.dataset}"
     try:
-        with RunProgress(title, experiment.rounds, Console(stderr=True)) as progress:
+        with RunProgress(title, experiment.rounds, Console(stderr=True), before) as progress:
             watch = progress.round_done
             if resume is not None:
                 finished = fedmef.resume(resume, overrides, dataset=dataset, watch=watch)
@@ -89,6 +99,65 @@ def run(
     except fedmef.Interrupted as error:
         raise _StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
     _print_run(finished, as_json)
+
+
+@app.command()
+@with_experiment_options
+def compare(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The file of what all runs share.")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help=f"What to compare (default {','.join(DEFAULT_METHODS)})."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N|N,N", help="How many seeds, from the base seed on; or a list of them."),
+    ] = None,
+    sparsities: Annotated[
+        str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the runs (default: runs/compare-DATASET-MODEL)."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
+    ] = False,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to this file too.")
+    ] = None,
+    as_json: AsJson = False,
+    overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
+) -> None:
+    """Train several methods on the same data and partition; ends with one table.
+
+    Finished runs in --out are reused and interrupted ones resumed.
+    """
+    lists = {"method": methods, "seed": seeds, "sparsity": sparsities}
+    for one, many in {"method": "methods", "seed": "seeds", "sparsity": "sparsities"}.items():
+        if one in overrides and lists[one] is not None:
+            raise UserError(f"--{one} and --{many} say the same thing; leave one of them out")
+    base = read_experiment(config, overrides) if config else make_experiment(overrides)
+    default_methods = (base.method,) if "method" in overrides else DEFAULT_METHODS
+    comparison = Comparison(
+        base,
+        methods=default_methods if methods is None else _items("--methods", methods),
+        seeds=(base.seed,) if seeds is None else _seeds(seeds, base.seed),
+        sparsities=(base.sparsity,) if sparsities is None else _sparsities(sparsities),
+    )
+    if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
+        raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
+    out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
+    plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
+    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
+    try:
+        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
+            outcomes = carry_out(plan, progress)
+    except fedmef.Interrupted as error:
+        raise _StoppedError(str(error)) from None
+    _report_comparison(outcomes, out, len(plan) - len(rounds), csv_file, as_json)
 
 
 @app.command()
@@ -149,6 +218,60 @@ def _print_run(finished: Run, as_json: bool) -> None:
         "directory": str(finished.path),
     }
     _print_facts(facts, as_json=False)
+
+
+def _items(option: str, text: str) -> tuple[str, ...]:
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items):
+        raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
+    return items
+
+
+def _seeds(text: str, first: int) -> tuple[int, ...]:
+    seeds = [make_experiment({"seed": item}).seed for item in _items("--seeds", text)]
+    if "," in text:
+        return tuple(seeds)
+    (count,) = seeds
+    if not 1 <= count <= 100:
+        raise UserError(f"--seeds {text} means {text} seeds: give 1 to 100; --seed {text} is that seed alone")
+    return tuple(range(first, first + count))
+
+
+def _sparsities(text: str) -> tuple[float, ...]:
+    return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
+
+
+def _report_comparison(
+    outcomes: Sequence[Run | Failure], out: Path, reused: int, csv_file: Path | None, as_json: bool
+) -> None:
+    rows = summarize_comparison(outcomes)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    if csv_file is not None:
+        write_atomically(csv_file, _csv(rows).encode())
+    if as_json:
+        reasons = [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
+        typer.echo(json.dumps({"runs": str(out), "rows": [asdict(row) for row in rows], "failures": reasons}))
+    else:
+        Console().print(comparison_table(rows))
+        for failure in failures:
+            # A traceback from a worker says what went wrong in its last line.
+            typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+        before = f", {reused} of them finished before" if reused else ""
+        typer.echo(f"{len(outcomes)} runs in {out}{before}")
+    if failures:
+        raise FedmefError(f"{len(failures)} of {len(outcomes)} runs failed; the table has the others")
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Row)])
+    for row in rows:
+        values = asdict(row).values()
+        writer.writerow(
+            [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]
+        )
+    return text.getvalue()
 
 
 def _print_facts(facts: dict[str, Any], as_json: bool) -> None:

@@ -1,12 +1,13 @@
 """An experiment: every knob, typed and validated, from TOML and overrides."""
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedmef.errors import UserError, unknown_name
 
@@ -101,6 +102,11 @@ class Experiment(BaseModel):
     synthetic_train: int = Field(default=2000, ge=1, description="synthetic: training images.")
     synthetic_test: int = Field(default=500, ge=1, description="synthetic: test images.")
 
+    @field_validator("data_dir")
+    @classmethod
+    def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
+        return None if folder is None else folder.expanduser().absolute()
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
         if self.devices_per_round > self.devices:
@@ -166,6 +172,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

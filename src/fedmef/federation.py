@@ -1,5 +1,6 @@
 """The loop: choose devices, send, collect, absorb, adjust, evaluate, log."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmef.data import Dataset, SyntheticImages, load_dataset
+from fedmef.data import Dataset, Split, SyntheticImages, batches, load_dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
 from fedmef.evaluation import Score, evaluate
@@ -43,10 +44,12 @@ def run(
         overwrite: replace a run that is there already.
         watch: called with every round's record.
     """
-    # Whatever is wrong with the experiment shows here, before anything is written.
+    # Whatever is wrong with the experiment shows before anything is written.
     fleet = build_fleet(experiment, dataset)
-    directory = Path(out) if out is not None else _new_directory(experiment)
-    return _federate(Run.create(directory, experiment, overwrite=overwrite), fleet, watch)
+    path = Path(out) if out is not None else _new_directory(experiment)
+    Run.check_free(path, overwrite=overwrite)
+    with one_thread(), start_engine(fleet) as engine:
+        return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
 
 
 def resume(
@@ -67,7 +70,23 @@ def resume(
     directory.experiment = make_experiment({**directory.experiment.model_dump(), **changes})
     if directory.finished:
         return directory
-    return _federate(directory, build_fleet(directory.experiment, dataset), watch)
+    fleet = build_fleet(directory.experiment, dataset)
+    with one_thread(), start_engine(fleet) as engine:
+        return _federate(directory, fleet, engine, watch)
+
+
+def load(path: Path | str) -> nn.Module:
+    """A finished run's model, ready to predict, from its directory alone.
+
+    It takes what the training data look like after `fedmef.data.to_input`.
+    """
+    directory = Run.open(Path(path))
+    experiment, summary = directory.experiment, directory.summary
+    check_names(experiment)
+    method = build_method(experiment)
+    model = prepared_model(experiment, method, summary["classes"], summary["image_shape"][0])
+    _load(model, directory.model_state(), directory)
+    return model.eval()
 
 
 def evaluate_run(directory: Run) -> Score:
@@ -82,7 +101,9 @@ def evaluate_run(directory: Run) -> Score:
 def build_fleet(experiment: Experiment, dataset: Dataset | None = None) -> Fleet:
     """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
     check_names(experiment)
-    return Fleet.build(experiment, dataset or open_dataset(experiment))
+    fleet = Fleet.build(experiment, dataset or open_dataset(experiment))
+    check_fit(fleet)
+    return fleet
 
 
 def open_dataset(experiment: Experiment) -> Dataset:
@@ -104,11 +125,39 @@ def check_names(experiment: Experiment) -> None:
     check_device(experiment.device)
 
 
+def check_fit(fleet: Fleet) -> None:
+    """Raise `UserError` when the network cannot take the data, before anything is written."""
+    experiment, dataset = fleet.experiment, fleet.dataset
+    two = Split(dataset.test.images[:2], dataset.test.labels[:2])
+    try:
+        images, labels = next(
+            batches(
+                two,
+                torch.arange(len(two)),
+                2,
+                *dataset.statistics(),
+                generator=None,
+                device=experiment.device,
+            )
+        )
+        with torch.no_grad():
+            outputs = fleet.model.eval()(images)
+    except Exception as error:  # a user's own network may raise anything
+        raise UserError(
+            f"model '{experiment.model}' cannot take images of shape {list(dataset.shape)}: {error}"
+        ) from error
+    if outputs.shape != (len(labels), dataset.classes):
+        raise UserError(
+            f"model '{experiment.model}' answers {list(outputs.shape)} to {len(labels)} images: "
+            f"it must answer one number for each of the {dataset.classes} classes"
+        )
+
+
 def check_device(name: str) -> None:
     """Raise `UserError` when this machine has no such device."""
     try:
         device = torch.device(name)
-        if device.type not in ("cpu", "cuda", "mps"):
+        if device.type not in ("cpu", "cuda"):
             raise RuntimeError
     except RuntimeError:
         raise UserError(f"device = '{name}': must be cpu, cuda or cuda:N") from None
@@ -116,31 +165,31 @@ def check_device(name: str) -> None:
         raise UserError(
             f"device = '{name}': this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
         )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError(f"device = '{name}': this machine has no MPS device; use cpu")
 
 
-def _federate(directory: Run, fleet: Fleet, watch: Watcher | None) -> Run:
+def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | None) -> Run:
     experiment = directory.experiment
-    server = Server(fleet.method, prepared_model(experiment, fleet.method, fleet.dataset))
+    classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
+    server = Server(fleet.method, prepared_model(experiment, fleet.method, classes, image_shape[0]))
     first_round = 0
     if checkpoint := directory.read_checkpoint():
         state, first_round = checkpoint
         _load(server.model, state, directory)
     round_number = first_round
     try:
-        with one_thread(), start_engine(fleet) as engine:
-            for round_number in range(first_round, experiment.rounds):
-                record = _round(round_number, server, engine, fleet)
-                directory.log(record)
-                directory.write_checkpoint(server.model.state_dict(), round_number + 1)
-                if watch is not None:
-                    watch(record)
+        for round_number in range(first_round, experiment.rounds):
+            record = _round(round_number, server, engine, fleet)
+            directory.log(record)
+            directory.write_checkpoint(server.model.state_dict(), round_number + 1)
+            if watch is not None:
+                watch(record)
     except KeyboardInterrupt:
         raise Interrupted(
             f"stopped in round {round_number}; 'fedmef run --resume {directory.path}' goes on with it"
         ) from None
-    directory.finish(server.model.state_dict(), summarize(directory.metrics, server.model))
+    summary = summarize(directory.metrics, server.model)
+    summary |= {"classes": classes, "image_shape": list(image_shape)}
+    directory.finish(server.model.state_dict(), summary)
     return directory
 
 
@@ -160,16 +209,16 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
     score = _evaluate(server.model, fleet) if due else None
     return {
         "round": round_number,
-        "train_loss": train_loss,
+        "train_loss": train_loss if math.isfinite(train_loss) else None,
         "test_accuracy": score and score.accuracy,
-        "test_loss": score and score.loss,
+        "test_loss": score.loss if score and math.isfinite(score.loss) else None,
         "learning_rate": plan.learning_rate,
         "bytes_down": len(message) * len(devices),
         "bytes_up": sum(map(len, answers)),
         "seconds": time.perf_counter() - started,
         "devices": devices,
         "active_weights": sum(server.active.values()),
-        "adjusted": adjustment is not None,
+        "adjusted": adjustment is not None and adjustment.exchanged > 0,
         "accuracy_before_adjustment": before and before.accuracy,
         "accuracy_after_adjustment": score.accuracy if score and plan.adjusts else None,
         "exchanged_weights": adjustment and adjustment.exchanged,
@@ -224,14 +273,15 @@ def _load(model: nn.Module, state: dict[str, Tensor], directory: Run) -> None:
     try:
         model.load_state_dict(state)
     except (RuntimeError, UserError) as error:
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{directory.path} is damaged: its tensors do not fit its configuration ({error})"
+            f"{directory.path} is damaged: its tensors do not fit its configuration ({reason[:200]})"
         ) from None
 
 
 def _new_directory(experiment: Experiment) -> Path:
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}"
-    path = Path("runs") / name.replace(":", "-")
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}".replace(":", "-")
+    path = Path("runs") / name
     number = 2
     while path.exists():
         path = path.with_name(f"{name}-{number}")

@@ -35,5 +35,6 @@ def load_object(kind: str, path: str) -> object:
         try:
             value = getattr(value, part)
         except AttributeError as error:
-            raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'") from error
+            hint = "; put it in a file, or use engine='inline'" if module_name == "__main__" else ""
+            raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'{hint}") from error
     return value

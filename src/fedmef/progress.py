@@ -1,5 +1,6 @@
-"""Live progress of a run on a terminal; silent anywhere else."""
+"""Live progress of a run, or of many, on a terminal; silent anywhere else."""
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +22,8 @@ from fedmef.run_directory import Record
 class RunProgress:
     """A bar of rounds and a line of what the last one gave. Used as a context manager, fed round by round."""
 
-    def __init__(self, title: str, rounds: int, console: Console) -> None:
+    def __init__(self, title: str, rounds: int, console: Console, before: Sequence[Record] = ()) -> None:
+        """`before` are the records of rounds that a resumed run already has."""
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -30,10 +32,12 @@ class RunProgress:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
+            speed_estimate_period=86_400,  # rich looks back 30 s, in which a round may not end
         )
-        self._task = self._bar.add_task(title, total=rounds)
+        self._task = self._bar.add_task(title, total=rounds, completed=len(before))
         self._accuracy: float | None = None
-        self._down = self._up = 0
+        self._down = sum(record["bytes_down"] for record in before)
+        self._up = sum(record["bytes_up"] for record in before)
         self._live = (
             Live(Group(self._bar), console=console, refresh_per_second=4) if console.is_terminal else None
         )
@@ -48,7 +52,8 @@ class RunProgress:
             self._live.update(Group(self._bar, Text(self._status(record), style="dim")))
 
     def _status(self, record: Record) -> str:
-        parts = [f"loss {record['train_loss']:.3f}"]
+        loss = record["train_loss"]
+        parts = ["loss is not finite" if loss is None else f"loss {loss:.3f}"]
         if self._accuracy is not None:
             parts.append(f"accuracy {self._accuracy:.1%}")
         if record["active_weights"]:
@@ -68,6 +73,37 @@ class RunProgress:
     ) -> None:
         if self._live is not None:
             self._live.stop()
+
+
+class ComparisonProgress(RunProgress):
+    """A bar of all rounds of many runs, above the bar and the line of the current one."""
+
+    def __init__(self, rounds: Mapping[str, int], console: Console) -> None:
+        super().__init__(f"{len(rounds)} runs", sum(rounds.values()), console)
+        self._rounds = rounds
+        self._all = self._task
+        self._task = self._bar.add_task("", visible=False)
+        self._rounds_before = 0
+        if not rounds:
+            self._live = None
+
+    def run_begins(self, name: str) -> None:
+        """Show that this run is the current one; it may begin in the middle, or the last one have failed."""
+        names = list(self._rounds)
+        number = names.index(name)
+        self._rounds_before = sum(self._rounds[earlier] for earlier in names[:number])
+        self._bar.update(
+            self._all, description=f"run {number + 1} of {len(names)}", completed=self._rounds_before
+        )
+        self._bar.reset(self._task, total=self._rounds[name], description=name, visible=True)
+        self._accuracy, self._down, self._up = None, 0, 0
+        if self._live is not None:
+            self._live.update(Group(self._bar))  # the line was the last run's
+
+    def round_done(self, record: Record) -> None:
+        """Show a finished round of the current run."""
+        super().round_done(record)
+        self._bar.update(self._all, completed=self._rounds_before + record["round"] + 1)
 
 
 def human_bytes(count: float) -> str:

@@ -8,6 +8,7 @@ model.safetensors        the final model, sparse
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,23 @@ from fedmef.wire import MessageError, decode, encode
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
+# What a summary must have to be shown.
+SUMMARY_FIELDS = frozenset(
+    {
+        "test_accuracy",
+        "best_test_accuracy",
+        "parameters",
+        "parameters_if_dense",
+        "rounds",
+        "adjustments",
+        "bytes_down",
+        "bytes_up",
+        "seconds",
+        "classes",
+        "image_shape",
+    }
+)
+
 Record = dict[str, Any]
 
 
@@ -35,21 +53,28 @@ class Run:
     @classmethod
     def create(cls, path: Path, experiment: Experiment, *, overwrite: bool = False) -> "Run":
         """A new run in an empty or missing directory, or in place of an old run."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not (path / CONFIG).is_file():
-                raise UserError(f"{path} exists and is not a run; choose another --out")
-            if not overwrite:
-                raise UserError(
-                    f"{path} holds a run already; choose another --out, --overwrite or --resume it"
-                )
-            for name in (SUMMARY, MODEL, CHECKPOINT, METRICS, CONFIG):
-                (path / name).unlink(missing_ok=True)
+        cls.check_free(path, overwrite=overwrite)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the directory {path}: {error.strerror}") from None
+        for name in (SUMMARY, MODEL, CHECKPOINT, METRICS, CONFIG):
+            (path / name).unlink(missing_ok=True)
         write_atomically(path / CONFIG, experiment.to_toml().encode())
         return cls(path, experiment)
+
+    @staticmethod
+    def check_free(path: Path, *, overwrite: bool = False) -> None:
+        """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+        if not (path / CONFIG).is_file():
+            raise UserError(f"{path} exists and is not a run; choose another directory")
+        if not overwrite and any((path / name).exists() for name in (SUMMARY, CHECKPOINT)):
+            raise UserError(
+                f"{path} holds a run already; choose another directory, overwrite it (--overwrite) or "
+                "resume it (--resume)"
+            )
 
     @classmethod
     def open(cls, path: Path) -> "Run":
@@ -85,14 +110,16 @@ class Run:
             summary = json.loads(file.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
-        if not isinstance(summary, dict):
-            raise UserError(f"{file} is damaged: it is not a table")
+        if not isinstance(summary, dict) or not summary.keys() >= SUMMARY_FIELDS:
+            raise UserError(f"{file} is damaged: it is not a run's summary")
         return summary
 
     def log(self, record: Record) -> None:
         """Append a round."""
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # the checkpoint that follows must not be ahead of its metrics
 
     def write_checkpoint(self, state: Mapping[str, Tensor], next_round: int) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
@@ -103,17 +130,22 @@ class Run:
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
-        if not (self.path / CHECKPOINT).is_file():
-            (self.path / METRICS).unlink(missing_ok=True)
-            return None
-        state, header = self._read(CHECKPOINT)
-        next_round = header.get("next_round")
-        if not isinstance(next_round, int):
-            raise UserError(f"{self.path / CHECKPOINT} is damaged: it names no round")
-        kept = [record for record in self._whole_records() if record["round"] < next_round]
+        kept = self.finished_rounds()
         lines = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.path / METRICS, lines.encode())
-        return state, next_round
+        return (self._read(CHECKPOINT)[0], len(kept)) if kept else None
+
+    def finished_rounds(self) -> list[Record]:
+        """The records of the rounds that a resumed run need not repeat."""
+        if not (self.path / CHECKPOINT).is_file():
+            return []
+        next_round = self._read(CHECKPOINT)[1].get("next_round")
+        if not isinstance(next_round, int) or next_round < 1:
+            raise UserError(f"{self.path / CHECKPOINT} is damaged: it names no round")
+        kept = self._whole_records()[:next_round]
+        if [record.get("round") for record in kept] != list(range(next_round)):
+            raise UserError(f"{self.path / METRICS} is damaged: it lacks rounds before {next_round}")
+        return kept
 
     def finish(self, state: Mapping[str, Tensor], summary: Record) -> None:
         """Write the final model and then the summary."""
@@ -135,12 +167,15 @@ class Run:
             raise UserError(f"{file} is damaged: {error}") from None
 
     def _whole_records(self) -> list[Record]:
-        """Records up to the first line that a crash left incomplete."""
+        """Records up to the first line that is not one, such as a line that a crash left incomplete."""
         records: list[Record] = []
         file = self.path / METRICS
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        for line in file.read_bytes().splitlines() if file.exists() else []:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 break
+            if not isinstance(record, dict):
+                break
+            records.append(record)
         return records

@@ -1,7 +1,10 @@
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedmef.errors import FedmefError
 from fedmef.methods.base import Extras, Update, weighted_mean
 from fedmef.methods.growth import adjustment_counts, average_scores, drop_and_grow_from_averages
 from fedmef.nn import GrowthScores, SparseConv2d
@@ -52,6 +55,39 @@ def test_grown_weights_can_start_at_their_filters_mean() -> None:
     torch.testing.assert_close(
         layer_of(model).values.detach(), torch.tensor([0.5, 0.2, (0.2 - 3.0) / 2, -3.0])
     )
+
+
+def test_growing_at_the_mean_of_what_is_left_changes_no_function() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(SparseConv2d(4, 3, 3, bias=False, sparsity=0.5, normalize=True))
+    layer, dropped_only = layer_of(model), copy.deepcopy(layer_of(model))
+    active = set(layer.active_positions().tolist())
+    pruned = [position for position in range(layer.geometry.size) if position not in active][:7]
+    kept = layer.values.detach().abs().argsort()[7:].sort().values
+    dropped_only.assign(layer.active_positions()[kept], layer.values.detach()[kept])
+
+    growth = scores(pruned, [1.0] * 7)
+    drop_and_grow_from_averages(model, [update(0, 1, growth)], 7.5 / layer.active_count, "mean")
+    torch.testing.assert_close(layer.dense_weight(), dropped_only.dense_weight(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("growth", "expected"),
+    [
+        ({}, "no growth scores"),
+        ({"0": GrowthScores(torch.tensor([1, 3]), torch.tensor([1.0]))}, "no growth scores"),
+        ({"0": scores([1, 3], [1.0, float("nan")])}, "not finite"),
+        ({"0": scores([3, 1], [1.0, 1.0])}, "not ascending or out of range"),
+        ({"0": scores([1, 8], [1.0, 1.0])}, "not ascending or out of range"),
+        ({"0": scores([1, 2], [1.0, 1.0])}, "for a weight that is active"),
+    ],
+)
+def test_wrong_scores_stop_the_run_and_name_the_device(
+    growth: dict[str, GrowthScores], expected: str
+) -> None:
+    wrong = Update(7, 1, 0.0, {}, Extras(growth=growth))
+    with pytest.raises(FedmefError, match=f"device 7 sent .*{expected}"):
+        drop_and_grow_from_averages(small_model(), [wrong], 0.5, "zero")
 
 
 def test_with_too_few_candidates_fewer_are_exchanged() -> None:

@@ -60,7 +60,9 @@ def test_guarding_keeps_names_and_weights() -> None:
     assert all(isinstance(model[position], kind) for position, kind in enumerate([nn.Conv2d, nn.BatchNorm2d]))
 
 
-def test_without_running_statistics_the_mistake_is_still_pytorchs() -> None:
-    guarded = guard_batchnorm(nn.BatchNorm2d(3, track_running_stats=False))
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        guarded(torch.randn(1, 3, 1, 1))
+@pytest.mark.parametrize("training", [True, False])
+def test_without_running_statistics_such_a_batch_becomes_the_bias(training: bool) -> None:
+    guarded = guard_batchnorm(nn.BatchNorm2d(3, track_running_stats=False)).train(training)
+    nn.init.constant_(guarded.get_parameter("bias"), 0.5)
+    output = guarded(torch.randn(1, 3, 1, 1))
+    torch.testing.assert_close(output.flatten(), torch.full((3,), 0.5))

@@ -147,3 +147,16 @@ def test_a_layer_that_takes_part_twice_is_refused() -> None:
     with pytest.raises(FedmefError, match="took part twice"), growth_scores(nn.Sequential(layer), {"0": 3}):
         layer(layer(torch.randn(1, 2, 4, 4))).sum().backward()
     assert layer.observe_growth is None
+
+
+def test_asking_a_dense_layer_for_scores_leaves_its_gradient_alone() -> None:
+    model = nn.Sequential(SparseConv2d(2, 3, 3, sparsity=0.0))
+    images = torch.randn(2, 2, 6, 6)
+    model(images).square().sum().backward()
+    expected = model.get_parameter("0.values").grad
+    assert expected is not None
+    model.zero_grad()
+    with growth_scores(model, {"0": 1}) as scores:
+        model(images).square().sum().backward()
+    assert scores["0"].positions.numel() == 0
+    torch.testing.assert_close(model.get_parameter("0.values").grad, expected)

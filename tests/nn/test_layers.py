@@ -184,12 +184,6 @@ def test_as_many_positions_as_values_are_needed() -> None:
         SparseConv2d(1, 2, 2).assign(torch.tensor([0, 1]), torch.ones(3))
 
 
-def test_filter_means_by_hand() -> None:
-    layer = SparseConv2d(1, 4, 2, normalize=True)
-    layer.assign(torch.tensor([0, 2, 3, 12]), torch.tensor([1.0, 2.0, 6.0, -4.0]))
-    assert layer.filter_means().tolist() == [3, 0, 0, -4]
-
-
 def test_only_the_generator_decides_how_a_layer_starts() -> None:
     state = torch.get_rng_state()
     first, same, other = (
@@ -243,3 +237,52 @@ def test_a_layer_moves_to_double_precision() -> None:
     assert output.dtype == torch.float64
     assert layer.mask.dtype == torch.uint8
     assert torch.equal(layer.mask, mask_from_positions(layer.active_positions(), layer.geometry.size))
+
+
+def test_two_layers_of_one_shape_start_differently_and_a_seed_repeats_them() -> None:
+    torch.manual_seed(3)
+    first, second = SparseConv2d(8, 8, 3), SparseConv2d(8, 8, 3)
+    assert not torch.equal(first.mask, second.mask)
+    torch.manual_seed(3)
+    again = SparseConv2d(8, 8, 3)
+    assert torch.equal(first.mask, again.mask)
+    assert torch.equal(first.values, again.values)
+
+
+def test_converting_a_layer_draws_no_random_number() -> None:
+    dense = nn.Conv2d(2, 2, 3)
+    mask = mask_from_positions(torch.arange(4), 36)
+    before = torch.get_rng_state()
+    SparseConv2d.from_conv2d(dense, mask)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_frozen_layer_stays_frozen() -> None:
+    dense = nn.Conv2d(2, 2, 3).requires_grad_(False)
+    layer = SparseConv2d.from_conv2d(dense, mask_from_positions(torch.arange(4), 36))
+    assert not any(parameter.requires_grad for parameter in layer.parameters())
+
+
+def test_one_image_without_a_batch_is_taken_as_pytorch_does() -> None:
+    layer = SparseConv2d(2, 3, 3, activation_sparsity=0.5)
+    image = torch.randn(2, 6, 6)
+    torch.testing.assert_close(layer(image), layer(image.unsqueeze(0))[0])
+
+
+def test_an_empty_batch_gives_an_empty_answer() -> None:
+    assert SparseLinear(4, 3)(torch.zeros(0, 4)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": True, "activation_sparsity": 0.5}])
+def test_autocast_trains_as_it_does_with_a_dense_layer(options: dict[str, Any]) -> None:
+    layer = SparseConv2d(3, 4, 3, **options)
+    images = torch.randn(2, 3, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(images)
+    assert output.dtype == torch.bfloat16
+    output.float().square().sum().backward()
+    for tensor in (images, layer.values, layer.bias):
+        assert tensor is not None
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == torch.float32
+        assert tensor.grad.abs().sum() > 0

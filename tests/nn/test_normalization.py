@@ -186,3 +186,12 @@ def test_a_dead_filter_can_grow_back_but_is_not_preferred() -> None:
 def test_a_layer_of_dead_filters_has_nothing_to_compare_with() -> None:
     filters = FilterNormalization().standardize(torch.tensor([3.0]), torch.tensor([1, 0]))
     assert filters.growth_scale.tolist() == [0.0, 0.0]
+
+
+def test_equal_weights_learn_at_the_pace_of_the_other_filters() -> None:
+    values = torch.tensor([3.0, 5.0, 0.0, 0.0])  # the second filter grew at 0
+    filters = FilterNormalization().standardize(values, torch.tensor([2, 2]))
+    assert filters.values[2:].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(filters.scale[1], filters.scale[0])
+    gradient = filters.backward(torch.tensor([0.0, 0.0, 1.0, -1.0]))
+    torch.testing.assert_close(gradient[2:], torch.tensor([1.0, -1.0]) * filters.scale[0])

@@ -427,3 +427,16 @@ def test_a_sparse_classifier_is_not_normalised() -> None:
     *hidden, classifier = layers.values()
     assert classifier.geometry.normalization is None
     assert all(layer.geometry.normalization is not None for layer in hidden)
+
+
+def test_a_layer_that_normalisation_would_kill_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 2))
+    with pytest.raises(UserError, match=r"sparsity = 0\.998: leaves no filter of '2' two weights"):
+        sparsify(model, sparsity=0.998, normalize=True)
+    sparsify(model, sparsity=0.998)
+
+
+def test_filters_of_one_weight_cannot_be_normalised() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 2))
+    with pytest.raises(UserError, match=r"'0' .*one weight"):
+        sparsify(model, normalize=True)

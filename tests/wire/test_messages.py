@@ -24,6 +24,12 @@ def test_the_same_content_gives_the_same_bytes_in_any_order() -> None:
     assert encode(TENSORS, {"a": 1, "b": 2}) == encode(backwards, {"b": 2, "a": 1})
 
 
+def test_a_tensor_with_two_names_is_sent_under_both() -> None:
+    tensor = torch.ones(3)
+    tensors, _ = decode(encode({"one": tensor, "other": tensor}, {}))
+    assert torch.equal(tensors["one"], tensors["other"])
+
+
 def test_a_message_is_little_larger_than_its_tensors() -> None:
     values = torch.zeros(100_000)
     assert len(encode({"values": values}, {})) < values.nbytes + 500

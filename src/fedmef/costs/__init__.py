@@ -1,4 +1,4 @@
-"""What a device needs: the paper's estimates, and beside them what was measured."""
+"""What a device needs, measured."""
 
 from fedmef.costs.measure import bytes_kept_for_backward
 

@@ -22,6 +22,8 @@ class Split:
     labels: Tensor  # int64 [N]
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.images, Tensor) and isinstance(self.labels, Tensor)):
+            raise UserError("images and labels must be torch tensors: torch.from_numpy makes one of an array")
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
             raise UserError(f"images must be uint8 [N, C, H, W], not {_kind(self.images)}")
         if self.labels.dtype != torch.int64 or self.labels.ndim != 1:

@@ -2,16 +2,13 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from fedmef.data import Dataset, dirichlet_partition, iid_partition
-from fedmef.device import LocalTraining
-from fedmef.exchange import decode_broadcast, encode_update
+from fedmef.device import Device
 from fedmef.experiment import Experiment
 from fedmef.methods import Method, build_method
 from fedmef.models import build_model
-from fedmef.randomness import derive_seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,31 +28,22 @@ class Fleet:
         return cls(
             experiment,
             method,
-            prepared_model(experiment, method, dataset),
+            prepared_model(experiment, method, dataset.classes, dataset.shape[0]),
             dataset,
             partition(experiment, dataset),
         )
 
     def train(self, device: int, message: bytes) -> bytes:
-        """One device's round: bytes in, bytes out. What the model held before does not matter."""
-        state, plan = decode_broadcast(message)
-        self.model.load_state_dict(state)
-        share = self.shares[device]
-        local = LocalTraining(device, self.model, self.dataset, share, self.experiment, plan)
-        accelerators = [self.experiment.device] if self.experiment.device.startswith("cuda") else []
-        with torch.random.fork_rng(accelerators):
-            # For layers that draw from PyTorch's own generators, such as Dropout.
-            torch.manual_seed(derive_seed(self.experiment.seed, "device", plan.round, device))
-            extras = self.method.train(local, plan)
-        return encode_update(device, len(share), local.mean_loss(), self.model, extras)
+        """One device's round: bytes in, bytes out."""
+        return Device(device, self.method, self.model, self.dataset, self.shares[device]).train(message)
 
 
-def prepared_model(experiment: Experiment, method: Method, dataset: Dataset) -> nn.Module:
+def prepared_model(experiment: Experiment, method: Method, classes: int, channels: int) -> nn.Module:
     """The experiment's initial model, as its method trains it."""
     network = build_model(
         experiment.model,
-        classes=dataset.classes,
-        channels=dataset.shape[0],
+        classes=classes,
+        channels=channels,
         width=experiment.width,
         stem=experiment.stem,
         seed=experiment.seed,

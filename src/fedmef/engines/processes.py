@@ -25,6 +25,10 @@ from fedmef.experiment import Experiment
 DONE, FAILED = b"\0", b"\1"
 
 
+class WorkerError(Exception):
+    """Carries a worker's own traceback, for --debug."""
+
+
 class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
@@ -44,6 +48,21 @@ class ProcessEngine:
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        """What is wrong with a worker shows before anything else happens."""
+        try:
+            for connection in self._connections:
+                _receive(connection)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            if isinstance(error, EOFError | OSError):
+                raise FedmefError(
+                    "a worker process could not start: a script that calls fedmef.run needs "
+                    "'if __name__ == \"__main__\":' around it, or engine='inline'"
+                ) from None
+            raise
 
     def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:
         """The answers of these devices, in their order."""
@@ -61,8 +80,7 @@ class ProcessEngine:
                         busy[connection] = _send(connection, waiting.pop(), message)
         except (EOFError, OSError) as error:
             raise FedmefError(
-                "a worker process died: out of memory (fewer workers need less), killed, or started by a "
-                "script without 'if __name__ == \"__main__\":'"
+                "a worker process died: killed, or out of memory (fewer workers need less)"
             ) from error
         return [answers[device] for device in devices]
 
@@ -93,7 +111,8 @@ def _send(connection: Connection, device: int, message: bytes) -> int:
 def _receive(connection: Connection) -> bytes:
     answer = connection.recv_bytes()
     if answer[:1] == FAILED:
-        raise FedmefError(answer[1:].decode())
+        reason, _, trace = answer[1:].decode().partition("\0")
+        raise FedmefError(reason) from (WorkerError(trace) if trace else None)
     return answer[1:]
 
 
@@ -101,16 +120,21 @@ def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(1)
     try:
-        fleet: Fleet | None = None
+        fleet = Fleet.build(experiment, Dataset.open(data))
+        connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
             message = connection.recv_bytes()
             try:
-                fleet = fleet or Fleet.build(experiment, Dataset.open(data))
                 connection.send_bytes(DONE + fleet.train(device, message))
-            except FedmefError as error:
-                connection.send_bytes(FAILED + str(error).encode())
-            except Exception:
-                connection.send_bytes(FAILED + f"device {device} failed: {traceback.format_exc()}".encode())
+            except Exception as error:
+                connection.send_bytes(FAILED + _explain(error, f"device {device} failed: "))
     except (EOFError, OSError):
         return  # the parent is done, or gone
+    except Exception as error:
+        connection.send_bytes(FAILED + _explain(error))
+
+
+def _explain(error: Exception, prefix: str = "") -> bytes:
+    reason = str(error) if isinstance(error, FedmefError) else f"{prefix}{type(error).__name__}: {error}"
+    return f"{reason}\0{traceback.format_exc()}".encode()

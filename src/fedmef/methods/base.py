@@ -22,7 +22,7 @@ from fedmef.nn import GrowthScores, guard_batchnorm
 from fedmef.sparsity import AdjustmentSchedule
 
 if TYPE_CHECKING:
-    from fedmef.device import LocalTraining
+    from fedmef.local_training import LocalTraining
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Adjustment:
     """What an adjustment did, for the log."""
 
     exchanged: int
-    dropped_magnitude: float  # mean |θ| of the dropped weights: what the network lost
+    dropped_magnitude: float | None  # mean |θ| of the dropped weights, what the network lost; None for none
 
 
 class Method:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedmef.device import LocalTraining
 from fedmef.errors import FedmefError
+from fedmef.local_training import LocalTraining
 from fedmef.methods.base import (
     Adjustment,
     Extras,
@@ -55,7 +55,7 @@ class FedDST(FedTiny):
             dropped_count += values.numel() - count
             dropped_sum += float(values.abs().sum() - values[kept].abs().sum())
             layer.assign(positions[kept], values[kept])
-        return Adjustment(dropped_count, dropped_sum / max(1, dropped_count))
+        return Adjustment(dropped_count, dropped_sum / dropped_count if dropped_count else None)
 
     def _adjust_locally(self, local: LocalTraining, plan: Plan) -> None:
         counts = adjustment_counts(local.model, plan.adjustment_rate)

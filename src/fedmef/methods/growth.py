@@ -1,12 +1,12 @@
 """Server-side drop-and-grow from the devices' largest gradients (Algorithm 1; FedTiny, FedMef)."""
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedmef.errors import FedmefError
 from fedmef.methods.base import Adjustment, Update, sample_weights
 from fedmef.nn import GrowthScores, SparseConv2d, sparse_layers
 from fedmef.sparsity import adjustment_count, drop_and_grow, smallest_magnitudes
@@ -37,20 +37,43 @@ def drop_and_grow_from_averages(
     """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients."""
     layers = sparse_layers(model)
     weights = sample_weights(updates)
-    exchanged, dropped = 0, 0.0
+    exchanged, dropped_magnitude = 0, 0.0
     for name, wanted in adjustment_counts(model, rate).items():
-        scores = average_scores([update.extras.growth[name] for update in updates], weights)
-        layer, count = layers[name], min(wanted, scores.positions.numel())
-        values = layer.values.detach()
-        dropped += float(values[smallest_magnitudes(values, count)].abs().sum())
-        exchanged += count
-        candidates, gradients = scores.positions.to(values.device), scores.gradients.to(values.device)
-        initial = _initial_values(layer, candidates, grow_init)
-        layer.assign(*drop_and_grow(layer.active_positions(), values, candidates, gradients, count, initial))
-    return Adjustment(exchanged, dropped / exchanged if exchanged else math.nan)
+        layer = layers[name]
+        scores = average_scores([_checked_scores(update, name, layer) for update in updates], weights)
+        candidates, gradients = scores.positions.to(layer.mask.device), scores.gradients.to(layer.mask.device)
+        positions, values = layer.active_positions(), layer.values.detach()
+        dropped = smallest_magnitudes(values, min(wanted, candidates.numel()))
+        initial = values.new_zeros(candidates.numel())
+        if grow_init == "mean":
+            kept = torch.ones_like(values, dtype=torch.bool).index_fill_(0, dropped, False)
+            initial = _filter_means(positions[kept], values[kept], layer)[
+                candidates // layer.geometry.filter_size
+            ]
+        exchanged += dropped.numel()
+        dropped_magnitude += float(values[dropped].abs().sum())
+        layer.assign(*drop_and_grow(positions, values, candidates, gradients, wanted, initial))
+    return Adjustment(exchanged, dropped_magnitude / exchanged if exchanged else None)
 
 
-def _initial_values(layer: SparseConv2d, positions: Tensor, grow_init: GrowInit) -> Tensor:
-    if grow_init == "zero":
-        return layer.values.new_zeros(positions.numel())
-    return layer.filter_means()[positions // layer.geometry.filter_size]
+def _filter_means(positions: Tensor, values: Tensor, layer: SparseConv2d) -> Tensor:
+    """The mean weight of every filter, 0 for a filter without any."""
+    filters = positions // layer.geometry.filter_size
+    lengths = torch.bincount(filters, minlength=layer.geometry.shape[0])
+    return torch.segment_reduce(values, "sum", lengths=lengths) / lengths.clamp(min=1)
+
+
+def _checked_scores(update: Update, name: str, layer: SparseConv2d) -> GrowthScores:
+    """A device's scores of a layer; wrong ones would silently grow the wrong weights: stop instead."""
+    who = f"device {update.device}"
+    scores = update.extras.growth.get(name)
+    if scores is None or scores.positions.shape != scores.gradients.shape or scores.positions.ndim != 1:
+        raise FedmefError(f"{who} sent no growth scores of {name}")
+    positions = scores.positions
+    if not torch.isfinite(scores.gradients).all():
+        raise FedmefError(f"{who} sent gradients of {name} that are not finite: its training diverged")
+    if (positions.diff() <= 0).any() or ((positions < 0) | (positions >= layer.geometry.size)).any():
+        raise FedmefError(f"{who} sent positions of {name} that are not ascending or out of range")
+    if torch.isin(positions, layer.active_positions().to(positions.device)).any():
+        raise FedmefError(f"{who} sent a growth score of {name} for a weight that is active")
+    return scores

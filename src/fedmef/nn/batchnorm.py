@@ -1,19 +1,21 @@
 """BatchNorm that survives a batch with one value per channel, which has no variance to divide by."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class _Guarded(_BatchNorm):
-    """Such a batch is normalised with the running statistics."""
+    """Such a batch is normalised with the running statistics, or to 0 where there are none."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        if not self.training or input.numel() > input.shape[1] or self.running_mean is None:
+        if input.numel() > input.shape[1] or not (self.training or self.running_mean is None):
             return super().forward(input)
-        return F.batch_norm(
-            input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
-        )
+        mean, variance = self.running_mean, self.running_var
+        if mean is None or variance is None:
+            mean, variance = input.detach().flatten(), torch.ones_like(input.detach().flatten())
+        return F.batch_norm(input, mean, variance, self.weight, self.bias, training=False, eps=self.eps)
 
 
 class BatchNorm1d(_Guarded, nn.BatchNorm1d):

@@ -66,6 +66,8 @@ def sparse_conv2d(
 
     The gradient for the input is exact at any cache sparsity; those for `values` and `gain` use what is kept.
     """
+    if torch.is_autocast_enabled(input.device.type):
+        input = input.to(torch.get_autocast_dtype(input.device.type))  # noqa: A001
     if torch.is_grad_enabled() and (values.requires_grad or input.requires_grad):
         output: Tensor = _SparseConvolution.apply(  # type: ignore[no-untyped-call]
             input, values, mask, gain, bias, geometry, cache, observe_growth
@@ -113,15 +115,16 @@ class SparseWeight:
     def pruned_gradient(self, dense_gradient: Tensor) -> Tensor:
         """What a pruned weight's gradient would be if it were active: θ̂'s times its filter's scale.
 
-        Zero at active positions. Overwrites its argument: there is never a second dense gradient.
+        Zero at active positions. May overwrite its argument: there is never a second dense gradient.
         """
+        if self.positions is None:
+            return torch.zeros_like(dense_gradient).view(-1)
         gradient = dense_gradient.reshape(self.geometry.shape[0], -1)
         if self.standardized is not None:
             gradient.mul_(self.standardized.growth_scale.unsqueeze(1))
         if self.gain is not None:
             gradient.mul_(self.gain.unsqueeze(1))
-        flat = gradient.view(-1)
-        return flat.zero_() if self.positions is None else flat.index_fill_(0, self.positions, 0.0)
+        return gradient.view(-1).index_fill_(0, self.positions, 0.0)
 
     def _filter_lengths(self) -> Tensor:
         """`n_i`: active weights per filter."""
@@ -162,33 +165,37 @@ class _SparseConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         values, mask, gain, *kept = ctx.saved_tensors
-        geometry: Geometry = ctx.geometry
-        weight = SparseWeight(values, mask, geometry, gain)
-        dense = weight.dense()
-        grad_input = grad_values = grad_gain = grad_bias = None
-        if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
-            input_ = kept[0] if len(kept) == 1 else _restore(kept, ctx.input_shape, values.dtype)
-            dense_gradient = _convolution_backward(grad_output, input_, dense, geometry, 1)
-            del input_, kept  # the restored input goes before the gradient for the input comes
+        weight = SparseWeight(values, mask, ctx.geometry, gain)
+        needs_input, needs_weight = ctx.needs_input_grad[0], bool(kept)
+        grad_values = grad_gain = grad_bias = None
+        # The gradient for the input does not depend on the input, but its shape is asked for.
+        grad_input, dense_gradient = _convolution_backward(
+            grad_output,
+            _kept_input(kept, ctx.input_shape, grad_output),
+            weight.dense().to(grad_output.dtype),
+            ctx.geometry,
+            [needs_input, needs_weight, False],
+        )
+        if needs_weight:
+            dense_gradient = dense_gradient.to(values.dtype)
             grad_values, grad_gain = weight.backward(dense_gradient)
             if ctx.observe_growth is not None:
                 ctx.observe_growth(weight.pruned_gradient(dense_gradient))
-            del dense_gradient
-        if ctx.needs_input_grad[0]:
-            # Only its shape is looked at.
-            input_ = grad_output.new_empty(1).expand(ctx.input_shape)
-            grad_input = _convolution_backward(grad_output, input_, dense, geometry, 0)
         if ctx.has_bias and ctx.needs_input_grad[4]:
             grad_bias = grad_output.sum((0, 2, 3))
         return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
 
 
-def _restore(kept: list[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    bits, values = kept
-    return PrunedActivation(bits, values).restore(shape, dtype)
+def _kept_input(kept: list[Tensor], shape: torch.Size, like: Tensor) -> Tensor:
+    """What is left of the input: all of it, its largest magnitudes, or only its shape."""
+    if not kept:
+        return like.new_empty(1).expand(shape)
+    return kept[0] if len(kept) == 1 else PrunedActivation(*kept).restore(shape, like.dtype)
 
 
 def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:  # noqa: A002
+    bias = None if bias is None else bias.to(input.dtype)
+    weight = weight.to(input.dtype)
     return F.conv2d(
         input, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups
     )
@@ -199,10 +206,10 @@ def _convolution_backward(
     input: Tensor,  # noqa: A002
     weight: Tensor,
     geometry: Geometry,
-    wanted: int,
-) -> Tensor:
-    """The gradient for the input (`wanted` 0) or for the weight (1)."""
-    gradients: list[Tensor] = torch.ops.aten.convolution_backward(
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor]:
+    """The gradients for the input and for the weight; one that is not wanted is None."""
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
         grad_output,
         input,
         weight,
@@ -213,6 +220,6 @@ def _convolution_backward(
         False,
         (0, 0),
         geometry.groups,
-        [wanted == 0, wanted == 1, False],
+        wanted,
     )
-    return gradients[wanted]
+    return gradients[:2]

@@ -17,6 +17,9 @@ from fedmef.nn.normalization import FilterNormalization, Scaling
 from fedmef.nn.pooling import Size, pair
 from fedmef.sparsity.masks import active_count, active_positions, count_bits, mask_from_positions, random_mask
 
+# For weights that are replaced at once: nothing is drawn from the user's generator.
+_UNUSED = torch.Generator()
+
 
 class SparseConv2d(nn.Module):
     """A convolution whose trainable parameter is the vector of its active weights.
@@ -65,6 +68,10 @@ class SparseConv2d(nn.Module):
             raise UserError(
                 f"activation_sparsity = {activation_sparsity}: must be at least 0 and below 1, such as 0.9"
             )
+        if cache_dtype is not None and not (
+            isinstance(cache_dtype, torch.dtype) and cache_dtype.is_floating_point
+        ):
+            raise UserError(f"cache_dtype = {cache_dtype!r}: must be a torch dtype, such as torch.float16")
         if affine and not normalize:
             raise UserError("affine = True: only a normalised convolution has a gain; set normalize=True")
         channels = in_channels // groups
@@ -81,7 +88,8 @@ class SparseConv2d(nn.Module):
 
         size = self.geometry.size
         count = active_count(size, sparsity)
-        generator = generator or torch.Generator().manual_seed(torch.initial_seed())
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.register_buffer("mask", random_mask(size, count, generator).to(device))
         # The fan-in that a filter really has decides how large its weights start (He et al. 2015).
         deviation = math.sqrt(2 / max(1.0, count / out_channels))
@@ -107,16 +115,16 @@ class SparseConv2d(nn.Module):
             conv.groups,
             conv.bias is not None or affine,
             **options,
+            generator=_UNUSED,
             dtype=conv.weight.dtype,
             device=conv.weight.device,
         )
-        positions = active_positions(mask.to(conv.weight.device), layer.geometry.size)
-        layer.assign(positions, conv.weight.detach().reshape(-1)[positions])
-        if conv.bias is not None and layer.bias is not None:
-            layer.bias.data.copy_(conv.bias.detach())
+        layer._take_over(conv, mask)
         return layer
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+        if input.ndim == 3:  # one image, as nn.Conv2d takes it
+            return self.forward(input.unsqueeze(0)).squeeze(0)
         return sparse_conv2d(
             input,
             self.values,
@@ -142,11 +150,6 @@ class SparseConv2d(nn.Module):
         """The active positions in the flattened weight, ascending; `values` are their weights."""
         return active_positions(self.mask, self.geometry.size)
 
-    def filter_means(self) -> Tensor:
-        """`μ_i`: the mean active weight of every filter, 0 for a filter without any."""
-        lengths = SparseWeight(self.values.detach(), self.mask, self.geometry, None).lengths
-        return torch.segment_reduce(self.values.detach(), "sum", lengths=lengths) / lengths.clamp(min=1)
-
     def dense_weight(self) -> Tensor:
         """A new dense tensor of the weight that convolves: normalised if the layer normalises."""
         with torch.no_grad():
@@ -154,7 +157,10 @@ class SparseConv2d(nn.Module):
 
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
-        """Make exactly these positions (ascending) active, with these values."""
+        """Make exactly these positions (ascending) active, with these values.
+
+        Another number of them than before makes `values` a new parameter, which an optimiser must be told.
+        """
         if positions.numel() != values.numel():
             raise UserError(f"{positions.numel()} positions but {values.numel()} values")
         if (positions.diff() <= 0).any():
@@ -163,7 +169,18 @@ class SparseConv2d(nn.Module):
         if values.numel() == self.values.numel():
             self.values.copy_(values)
         else:
-            self.values = nn.Parameter(values.to(self.values.dtype, copy=True))
+            self.values = nn.Parameter(values.to(self.values.dtype, copy=True), self.values.requires_grad)
+
+    @torch.no_grad()
+    def _take_over(self, dense: nn.Conv2d | nn.Linear, mask: Tensor) -> None:
+        """Have the weights of a dense layer at the ones of a packed mask, frozen if they are."""
+        weight = dense.weight.detach().reshape(-1)
+        positions = active_positions(mask.to(weight.device), weight.numel())
+        self.assign(positions, weight[positions])
+        self.values.requires_grad_(dense.weight.requires_grad)
+        if dense.bias is not None and self.bias is not None:
+            self.bias.copy_(dense.bias)
+            self.bias.requires_grad_(dense.bias.requires_grad)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         mask, values = state_dict.get(f"{prefix}mask"), state_dict.get(f"{prefix}values")
@@ -206,18 +223,16 @@ class SparseLinear(SparseConv2d):
             linear.out_features,
             bias,
             **options,
+            generator=_UNUSED,
             dtype=weight.dtype,
             device=weight.device,
         )
-        positions = active_positions(mask.to(weight.device), weight.numel())
-        layer.assign(positions, weight.reshape(-1)[positions])
-        if linear.bias is not None and layer.bias is not None:
-            layer.bias.data.copy_(linear.bias.detach())
+        layer._take_over(linear, mask)
         return layer
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
         pixels = input.reshape(-1, input.shape[-1], 1, 1)
-        return super().forward(pixels).view(*input.shape[:-1], -1)
+        return super().forward(pixels).view(*input.shape[:-1], self.geometry.shape[0])
 
 
 def sparse_layers(model: nn.Module) -> dict[str, SparseConv2d]:

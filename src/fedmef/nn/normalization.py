@@ -4,7 +4,8 @@
 
 Deviations from Eq. 7 as printed: the mask stands outside, so that pruned positions stay 0, and the divisor
 has `sqrt(n_i)` instead of the factor `sqrt(c_in)`, so that a filter has norm γ whatever its size and density.
-A filter with fewer than two active weights is dead: its output and its gradients are 0.
+A filter with fewer than two active weights is dead: its output and its gradients are 0. One whose weights are
+all equal gives 0 too, and learns at the pace of its layer's other filters.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,11 @@ class FilterNormalization:
         """Normalise the active weights of a layer, given how many each filter has."""
         centered = values - _spread(_mean(values, lengths), lengths)
         energy = _sum(centered.square(), lengths)  # n_i · σ_i²
-        inverse_norm = torch.rsqrt(energy + self.epsilon) * (lengths >= 2)
+        inverse_norm = torch.rsqrt(energy + self.epsilon)
+        # Equal weights, such as those that grew at 0, have θ̂ = 0 at any scale, but 1 / sqrt(ε) would multiply
+        # their gradient by 1000: they get the scale of the layer's other filters.
+        varied = energy > self.epsilon
+        inverse_norm = torch.where(varied, inverse_norm, _mean_where(inverse_norm, varied)) * (lengths >= 2)
         target_norm = torch.full_like(energy, self.gamma)
         if self.scaling == "paper":
             target_norm = target_norm * torch.sqrt(lengths.to(energy) / self.input_channels)
@@ -70,9 +75,8 @@ class StandardizedFilters:
         A dead filter gets the mean of the others: its own would be 0 and it could never grow back, or
         `γ / sqrt(ε)` and it would take all that grows.
         """
-        dead = self.lengths < 2
-        living = self.scale.sum() / (~dead).sum().clamp(min=1)
-        return torch.where(dead, living, self.scale)
+        living = self.lengths >= 2
+        return torch.where(living, self.scale, _mean_where(self.scale, living))
 
     @property
     def values(self) -> Tensor:
@@ -93,6 +97,11 @@ def _sum(values: Tensor, lengths: Tensor) -> Tensor:
 
 def _mean(values: Tensor, lengths: Tensor) -> Tensor:
     return _sum(values, lengths) / lengths.clamp(min=1)
+
+
+def _mean_where(per_filter: Tensor, chosen: Tensor) -> Tensor:
+    """The mean over the chosen filters, 0 if there is none."""
+    return (per_filter * chosen).sum() / chosen.sum().clamp(min=1)
 
 
 def _spread(per_filter: Tensor, lengths: Tensor) -> Tensor:

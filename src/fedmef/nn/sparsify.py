@@ -17,7 +17,13 @@ from fedmef.nn.normalization import Scaling
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
 from fedmef.randomness import torch_generator
-from fedmef.sparsity import Distribution, layer_counts, magnitude_mask, random_mask
+from fedmef.sparsity import (
+    Distribution,
+    active_positions,
+    layer_counts,
+    magnitude_mask,
+    random_mask,
+)
 
 Initialization = Literal["random", "magnitude"]
 
@@ -95,6 +101,8 @@ def sparsify(
             continue
         count = counts.get(name, _weight(layer).numel())
         mask = _initial_mask(layer, count, initialization, torch_generator(seed, "mask", name))
+        if normalize and name != classifier:
+            _check_living(name, layer, mask, sparsity)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
         replacements[name] = _sparse(layer, mask, **cache, **({} if name == classifier else normalization))
 
@@ -128,11 +136,22 @@ def _dense_by_default(graph: NetworkGraph, modules: dict[str, nn.Module]) -> lis
 
 
 def _check_convertible(modules: dict[str, nn.Module], graph: NetworkGraph) -> None:
-    for name, module in modules.items():
-        if problem := _problem(name, module, graph):
+    problems = {
+        name: problem for name, module in modules.items() if (problem := _problem(name, module, graph))
+    }
+    if problems:
+        named = [
+            f"'{name}' ({type(modules[name]).__name__}): {problem}" for name, problem in problems.items()
+        ]
+        raise UserError(
+            f"sparsify cannot convert {'; '.join(named)}; skip={list(problems)} leaves that as it is"
+        )
+    owners: dict[int, str] = {}
+    for name, layer in modules.items():
+        if isinstance(layer, nn.Conv2d | nn.Linear) and owners.setdefault(id(layer.weight), name) != name:
             raise UserError(
-                f"sparsify cannot convert '{name}' ({type(module).__name__}): {problem}; "
-                f"skip=['{name}'] leaves it as it is"
+                f"sparsify cannot convert '{name}': it shares its weight with '{owners[id(layer.weight)]}'; "
+                f"call one module twice instead, or skip both"
             )
 
 
@@ -156,6 +175,23 @@ def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  
         ):
             return "padding='same' with an even kernel pads one side more"
     return None
+
+
+def _check_living(name: str, layer: nn.Module, mask: torch.Tensor, sparsity: float) -> None:
+    """NSConv needs two active weights in a filter; a layer without such a filter would only give zeros."""
+    weight = _weight(layer)
+    filter_size = weight[0].numel()
+    if filter_size < 2:
+        raise UserError(
+            f"sparsify cannot normalise '{name}' ({type(layer).__name__}): its filters have one weight each; "
+            f"skip=['{name}'] leaves it as it is"
+        )
+    lengths = torch.bincount(active_positions(mask, weight.numel()) // filter_size)
+    if int(lengths.max()) < 2:
+        raise UserError(
+            f"sparsity = {sparsity}: leaves no filter of '{name}' two weights, which normalising needs; "
+            "lower it, or add to keep_dense"
+        )
 
 
 def _initial_mask(

@@ -29,7 +29,14 @@ class MessageError(FedmefError):
 def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
     """Pack tensors and a JSON-able header. The same content gives the same bytes."""
     metadata = {"fedmef": json.dumps({"version": VERSION, **header}, sort_keys=True, allow_nan=False)}
-    contents = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    contents: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        content = tensor.detach().cpu().contiguous()
+        if content.untyped_storage().data_ptr() in seen:  # a module may have two names
+            content = content.clone()
+        seen.add(content.untyped_storage().data_ptr())
+        contents[name] = content
     return bytes(save(contents, metadata))
 
 

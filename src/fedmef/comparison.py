@@ -1,0 +1,228 @@
+"""A comparison: several methods on the same data and partition, a run for each seed, a row for all seeds."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fedmef import federation
+from fedmef.data import Dataset
+from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.run_directory import CHECKPOINT, CONFIG, SUMMARY, Record, Run
+
+DENSE_METHODS = frozenset({"fedavg", "fedavg_sap"})  # sparsity means nothing to them
+DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: every method at every sparsity with every seed.
+
+    Attributes:
+        base: all other settings. A seed decides the partition, so methods with the same seed share it.
+        methods: names, or module:Class of your own.
+        seeds: each gives a run; their spread is the table's ±.
+        sparsities: dense methods ignore them and run once.
+    """
+
+    base: Experiment
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    sparsities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        named: dict[str, tuple[str | int | float, ...]] = {
+            "methods": self.methods,
+            "seeds": self.seeds,
+            "sparsities": self.sparsities,
+        }
+        for field, values in named.items():
+            if not values:
+                raise UserError(f"{field}: name at least one")
+            if twice := [value for value in values if values.count(value) > 1]:
+                raise UserError(f"{field}: {twice[0]} is there twice; leave one out")
+
+    def experiments(self) -> list[Experiment]:
+        """One for each run, in the order of the table."""
+        base = self.base.model_dump()
+        return [
+            make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
+            for method in self.methods
+            for sparsity in ((0.0,) if method in DENSE_METHODS else self.sparsities)
+            for seed in self.seeds
+        ]
+
+    def named_experiments(self) -> dict[str, Experiment]:
+        """The experiments by the names of their directories."""
+        return {run_name(experiment): experiment for experiment in self.experiments()}
+
+
+def run_name(experiment: Experiment) -> str:
+    """`fedmef-sparsity0.9-seed0`, or `fedavg-seed0`."""
+    dense = experiment.method in DENSE_METHODS
+    sparsity = "" if dense else f"-sparsity{experiment.sparsity}"
+    return f"{experiment.method}{sparsity}-seed{experiment.seed}".replace(":", "-")
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that will be started, resumed or, if it is finished already, reused.
+
+    Attributes:
+        found: the run of the same experiment that is there already, if there is one.
+        dataset: the data, open; None for a finished run, which needs none.
+        overwrite: replace what is there.
+    """
+
+    path: Path
+    experiment: Experiment
+    found: Run | None
+    dataset: Dataset | None
+    overwrite: bool
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.found is not None and self.found.finished
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to its end, and why."""
+
+    path: Path
+    experiment: Experiment
+    reason: str
+
+
+class RunsFailedError(FedmefError):
+    """Some runs of a comparison failed; `outcomes` has all of them, the finished ones too."""
+
+    def __init__(self, outcomes: Sequence[Run | Failure]) -> None:
+        self.outcomes = list(outcomes)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        first = f"{failures[0].path.name}: {failures[0].reason}"
+        super().__init__(f"{len(failures)} of {len(outcomes)} runs failed, first {first}")
+
+
+class ComparisonWatcher(Protocol):
+    """Who wants to know how far a comparison is."""
+
+    def run_begins(self, name: str) -> None:
+        """A run starts or goes on; finished ones that are reused are not announced."""
+
+    def round_done(self, record: Record) -> None:
+        """A round of that run is done."""
+
+
+def run_comparison(
+    comparison: Comparison, out: Path, *, overwrite: bool = False, watch: ComparisonWatcher | None = None
+) -> list[Run]:
+    """Run what is not finished yet, each in its own directory under `out`, and return all runs.
+
+    A run that fails does not stop the others; `RunsFailedError` at the end has every outcome.
+    """
+    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), watch)
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
+    if len(runs) < len(outcomes):
+        raise RunsFailedError(outcomes)
+    return runs
+
+
+def plan_runs(
+    experiments: Mapping[str, Experiment], out: Path, *, overwrite: bool = False
+) -> list[PlannedRun]:
+    """What each directory under `out` needs; whatever is wrong with any of them shows here."""
+    if (out / CONFIG).is_file():
+        raise UserError(f"{out} is a run itself; choose another --out for the comparison")
+    found = {
+        name: _existing_run(out / name, experiment, overwrite) for name, experiment in experiments.items()
+    }
+    pending = [
+        experiment
+        for name, experiment in experiments.items()
+        if (run := found[name]) is None or not run.finished
+    ]
+    if pending:
+        _check_writable(out)
+    for experiment in pending:
+        federation.check_names(experiment)  # all names before the first data set, which may be a download
+    datasets: dict[int | None, Dataset] = {}
+    for experiment in pending:
+        source = _data_source(experiment)
+        if source not in datasets:
+            datasets[source] = federation.open_dataset(experiment)
+        federation.build_fleet(experiment, datasets[source])
+    return [
+        PlannedRun(out / name, experiment, found[name], datasets.get(_data_source(experiment)), overwrite)
+        for name, experiment in experiments.items()
+    ]
+
+
+def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None) -> list[Run | Failure]:
+    """Do what is left to do, one run after the other."""
+    outcomes: list[Run | Failure] = []
+    for planned in plan:
+        try:
+            outcomes.append(_carry_out_one(planned, watch))
+        except FedmefError as error:
+            outcomes.append(Failure(planned.path, planned.experiment, str(error)))
+        except KeyboardInterrupt:
+            but = " without --overwrite" if planned.overwrite else ""
+            raise Interrupted(
+                f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
+                f"{len(plan)} runs finished; the same command{but} goes on with it"
+            ) from None
+    return outcomes
+
+
+def _carry_out_one(planned: PlannedRun, watch: ComparisonWatcher | None) -> Run:
+    if planned.found is not None and planned.finished:
+        return planned.found
+    if watch is not None:
+        watch.run_begins(planned.path.name)
+    round_done = watch.round_done if watch is not None else None
+    if planned.found is not None:
+        machine = planned.experiment.model_dump(include=set(MACHINE_FIELDS))
+        return federation.resume(planned.path, machine, dataset=planned.dataset, watch=round_done)
+    return federation.run(
+        planned.experiment,
+        planned.path,
+        dataset=planned.dataset,
+        overwrite=planned.overwrite,
+        watch=round_done,
+    )
+
+
+def _check_writable(out: Path) -> None:
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"{out} cannot be made: {nearest} is not a folder to write in; choose another --out")
+
+
+def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | None:
+    if overwrite or not any((path / name).is_file() for name in (SUMMARY, CHECKPOINT)):
+        Run.check_free(path, overwrite=overwrite)
+        return None
+    run = Run.open(path)
+    there, asked = run.experiment.model_dump(), experiment.model_dump()
+    different = [
+        f"{field} = {there[field]} there, {asked[field]} here"
+        for field in asked
+        if field not in MACHINE_FIELDS and there[field] != asked[field]
+    ]
+    if different:
+        raise UserError(
+            f"{path} holds another experiment ({'; '.join(different)}); "
+            "choose another --out, or --overwrite it"
+        )
+    if run.finished:
+        _ = run.summary, run.metrics  # damage shows now and not after hours of training
+    return run
+
+
+def _data_source(experiment: Experiment) -> int | None:
+    """Experiments with the same source share one open data set; only synthetic data depend on the seed."""
+    return experiment.seed if experiment.dataset == "synthetic" else None
