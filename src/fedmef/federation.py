@@ -236,7 +236,7 @@ def choose_devices(experiment: Experiment, round_number: int) -> list[int]:
 def summarize(metrics: list[Record], model: nn.Module) -> Record:
     """A run's result in a few numbers."""
     accuracies = [record["test_accuracy"] for record in metrics if record["test_accuracy"] is not None]
-    layers = sparse_layers(model).values()
+    layers = sparse_layers(model)
     return {
         "test_accuracy": accuracies[-1],
         "best_test_accuracy": max(accuracies),
@@ -248,7 +248,11 @@ def summarize(metrics: list[Record], model: nn.Module) -> Record:
         "seconds": sum(record["seconds"] for record in metrics),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "parameters_if_dense": sum(parameter.numel() for parameter in model.parameters())
-        + sum(layer.geometry.size - layer.active_count for layer in layers),
+        + sum(layer.geometry.size - layer.active_count for layer in layers.values()),
+        "layers": {
+            name: {"active": layer.active_count, "size": layer.geometry.size}
+            for name, layer in layers.items()
+        },
         "fedmef": version("fedmef"),
         "torch": torch.__version__,
     }
