@@ -105,6 +105,26 @@ def test_an_interrupted_run_resumes_to_the_same_bits(inline_run: Run, tmp_path: 
     ]
 
 
+def test_prunefl_resumes_although_its_weights_moved(tmp_path: Path) -> None:
+    settings = {
+        **SMALL,
+        "method": "prunefl",
+        "rounds": 5,
+        "adjust_every": 2,
+        "adjust_until": 9,
+        "learning_rate": 0.2,
+    }
+
+    def interrupt(record: Record) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**settings), tmp_path / "cut", watch=interrupt)
+    assert digest(fedmef.resume(tmp_path / "cut")) == digest(whole)
+
+
 def test_a_finished_runs_model_can_be_loaded_and_predicts(inline_run: Run) -> None:
     model = fedmef.load(inline_run.path)
     dataset = load_dataset("digits")

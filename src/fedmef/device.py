@@ -25,7 +25,7 @@ class Device:
     def train(self, message: bytes) -> bytes:
         """A whole round."""
         state, plan = decode_broadcast(message)
-        self.model.load_state_dict(state)
+        self.method.load(self.model, state)
         experiment = self.method.experiment
         local = LocalTraining(self.number, self.model, self.dataset, self.indices, experiment, plan)
         accelerators = [experiment.device] if experiment.device.startswith("cuda") else []
@@ -33,4 +33,5 @@ class Device:
             # For layers that draw from PyTorch's own generators, such as Dropout.
             torch.manual_seed(derive_seed(experiment.seed, "device", plan.round, self.number))
             extras = self.method.train(local, plan)
-        return encode_update(self.number, len(self.indices), local.mean_loss(), self.model, extras)
+        withheld = self.method.withheld(self.model)
+        return encode_update(self.number, len(self.indices), local.mean_loss(), self.model, extras, withheld)

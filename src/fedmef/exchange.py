@@ -29,10 +29,19 @@ def decode_broadcast(message: bytes) -> tuple[dict[str, Tensor], Plan]:
         raise MessageError(f"a broadcast without a plan: {error}") from error
 
 
-def encode_update(device: int, samples: int, loss: float, model: nn.Module, extras: Extras) -> bytes:
-    """A device's trained weights, and what its method sends beside them."""
+def encode_update(
+    device: int,
+    samples: int,
+    loss: float,
+    model: nn.Module,
+    extras: Extras,
+    withheld: frozenset[str] = frozenset(),
+) -> bytes:
+    """A device's trained weights, but those withheld, and what its method sends beside them."""
     tensors = {
-        f"weights/{name}": value for name, value in model.state_dict().items() if value.is_floating_point()
+        f"weights/{name}": value
+        for name, value in model.state_dict().items()
+        if value.is_floating_point() and name not in withheld
     }
     for name, scores in extras.growth.items():
         tensors[f"growth/{name}/positions"] = scores.positions.to(torch.int32)

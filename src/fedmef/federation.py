@@ -170,11 +170,12 @@ def check_device(name: str) -> None:
 def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | None) -> Run:
     experiment = directory.experiment
     classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
-    server = Server(fleet.method, prepared_model(experiment, fleet.method, classes, image_shape[0]))
+    model = prepared_model(experiment, fleet.method, classes, image_shape[0])
     first_round = 0
     if checkpoint := directory.read_checkpoint():
         state, first_round = checkpoint
-        _load(server.model, state, directory)
+        _load(model, state, directory)
+    server = Server(fleet.method, model)
     round_number = first_round
     try:
         for round_number in range(first_round, experiment.rounds):
@@ -275,8 +276,8 @@ def _evaluate(model: nn.Module, fleet: Fleet) -> Score:
 
 def _load(model: nn.Module, state: dict[str, Tensor], directory: Run) -> None:
     try:
-        model.load_state_dict(state)
-    except (RuntimeError, UserError) as error:
+        build_method(directory.experiment).load(model, state)
+    except (RuntimeError, KeyError, UserError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
             f"{directory.path} is damaged: its tensors do not fit its configuration ({reason[:200]})"

@@ -37,10 +37,13 @@ class Server:
         )
 
     def adjust(self, plan: Plan) -> Adjustment | None:
-        """Let the method change the masks; the number of active weights per layer never changes."""
+        """Let the method change the masks; no weights are added, and none changes layer unless it may."""
         adjustment = self.method.adjust(self.model, self._updates, plan) if plan.adjusts else None
         self._updates = []
-        if (now := active_weights(self.model)) != self.active:
+        now = active_weights(self.model)
+        if not self.method.fixed_layer_counts and sum(now.values()) == sum(self.active.values()):
+            self.active = now
+        if now != self.active:
             changed = next(name for name in self.active if now.get(name) != self.active[name])
             raise FedmefError(
                 f"round {plan.round}: {changed} has {now.get(changed)} active weights instead of "
@@ -53,8 +56,9 @@ class Server:
         who = f"round {plan.round}: device {update.device}"
         if update.samples < 1:
             raise FedmefError(f"{who} says that it has {update.samples} samples")
+        withheld = self.method.withheld(self.model)
         for name, tensor in self.model.state_dict().items():
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() or name in withheld:
                 continue
             sent = update.weights.get(name)
             if sent is None or sent.shape != tensor.shape or sent.dtype != tensor.dtype:

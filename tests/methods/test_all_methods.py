@@ -13,10 +13,10 @@ from fedmef.methods.base import Plan
 from fedmef.models import build_model
 from fedmef.nn import BatchNorm2d, SparseConv2d, sparse_layers
 
-DENSE = {"fedavg", "fedavg_sap"}
+DENSE = {"fedavg", "fedavg_sap", "zerofl"}
 STATIC = DENSE | {"fl_pqsu"}
 NORMALIZED = {"fedavg_sap", "fedmef", "fedmef_no_bae", "fedmef_restart"}
-PRUNED_CACHES = NORMALIZED | {"fedmef_no_sap"}
+PRUNED_CACHES = NORMALIZED | {"fedmef_no_sap", "zerofl"}
 
 SMALL = {"width": 8, "devices": 4, "devices_per_round": 3, "local_epochs": 1, "engine": "inline"}
 

@@ -11,6 +11,8 @@ from fedmef.methods.feddst import FedDST
 from fedmef.methods.fedmef import FedMef
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.fl_pqsu import FLPQSU
+from fedmef.methods.prunefl import PruneFL
+from fedmef.methods.zerofl import ZeroFL
 from fedmef.plugins import load_object
 
 __all__ = ["METHODS", "Adjustment", "Extras", "Method", "Plan", "Update", "build_method"]
@@ -25,6 +27,8 @@ METHODS: Mapping[str, type[Method]] = {
     "fedmef_no_bae": FedMefNoBaE,
     "fedmef_no_sap": FedMefNoSAP,
     "fedmef_restart": FedMefRestart,
+    "prunefl": PruneFL,
+    "zerofl": ZeroFL,
 }
 
 

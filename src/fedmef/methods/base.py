@@ -10,7 +10,7 @@ A round, in order:
 A method overrides what it does differently from FedAvg, and nothing else.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmef.experiment import Experiment
-from fedmef.nn import GrowthScores, guard_batchnorm
+from fedmef.nn import GrowthScores, guard_batchnorm, sparse_layers
 from fedmef.sparsity import AdjustmentSchedule
 
 if TYPE_CHECKING:
@@ -73,7 +73,13 @@ class Adjustment:
 
 
 class Method:
-    """FedAvg (McMahan et al. 2017), and the base of every other method."""
+    """FedAvg (McMahan et al. 2017), and the base of every other method.
+
+    Attributes:
+        fixed_layer_counts: every layer keeps its number of active weights; otherwise only their sum stays.
+    """
+
+    fixed_layer_counts = True
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -91,6 +97,19 @@ class Method:
         """The device's half: train `local.model`, and return what goes up beside its weights."""
         local.fit(self.experiment.local_epochs)
         return Extras()
+
+    def withheld(self, model: nn.Module) -> frozenset[str]:
+        """Tensors of the model that do not go up as they are: the method sends them in its own way."""
+        return frozenset()
+
+    def load(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Make a model of this method have a state, whose layers may have other counts if the method's do."""
+        if not self.fixed_layer_counts:
+            for name, layer in sparse_layers(model).items():
+                count = state[f"{name}.values"].numel()
+                if count != layer.active_count:
+                    layer.values = nn.Parameter(layer.values.new_zeros(count))
+        model.load_state_dict(state)
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The server's half: make the devices' average the global model."""
