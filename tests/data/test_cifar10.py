@@ -10,7 +10,7 @@ from fedmef.errors import UserError
 
 
 def test_the_batches_are_read_in_order(cifar_folder: Path) -> None:
-    dataset = read_cifar10(cifar_folder, batch_count=4)
+    dataset = read_cifar10(cifar_folder, batch_count=4, published={})
     assert (len(dataset.train), len(dataset.test), dataset.shape, dataset.classes) == (20, 4, (3, 32, 32), 10)
     assert torch.equal(dataset.train.images[:, 0, 0, 0].long(), torch.arange(1, 6).repeat_interleave(4))
     assert (dataset.test.images == 6).all()
@@ -23,7 +23,7 @@ def test_a_row_is_red_then_green_then_blue(cifar_folder: Path) -> None:
     (cifar_folder / "test_batch").write_bytes(
         pickle.dumps({b"data": np.stack([row] * 4), b"labels": [0] * 4}, protocol=4)
     )
-    image = read_cifar10(cifar_folder, batch_count=4).test.images[0]
+    image = read_cifar10(cifar_folder, batch_count=4, published={}).test.images[0]
     assert image[:, 5, 5].tolist() == [1, 2, 3]
     assert int(image[0, 0, 1]) == 9
 
@@ -51,10 +51,16 @@ def test_arrays_of_a_wrong_size_are_refused(
     with pytest.raises(
         UserError, match=rf"data_batch_3.*{message}.*delete the folder .* `fedmef data cifar10`"
     ):
-        read_cifar10(cifar_folder, batch_count=4)
+        read_cifar10(cifar_folder, batch_count=4, published={})
 
 
 def test_a_missing_batch_is_named(cifar_folder: Path) -> None:
     (cifar_folder / "data_batch_5").unlink()
     with pytest.raises(UserError, match="data_batch_5"):
-        read_cifar10(cifar_folder, batch_count=4)
+        read_cifar10(cifar_folder, batch_count=4, published={})
+
+
+def test_a_batch_in_anothers_place_is_noticed(cifar_folder: Path) -> None:
+    published = {"data_batch_5": "0" * 32}
+    with pytest.raises(UserError, match=r"data_batch_5 is not the published file .*delete the folder"):
+        read_cifar10(cifar_folder, batch_count=4, published=published)

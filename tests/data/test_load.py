@@ -24,7 +24,7 @@ def nothing():
 def small_cifar(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of data sets, where CIFAR-10 has batches of 4."""
     read = cifar10.read_cifar10
-    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: read(folder, batch_count=4))
+    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: read(folder, batch_count=4, published={}))
     return cifar_folder.parent
 
 

@@ -64,8 +64,9 @@ def _from_files(archive: Archive, read: Callable[[Path], Dataset], request: Requ
     prepared = request.data_dir / f"{archive.dataset}.prepared"
     if not prepared.exists():
         source = obtain(archive, request.data_dir, download=request.download)
+        dataset = read(source)
         say(f"preparing {prepared} from {source}")
-        read(source).write(prepared)
+        dataset.write(prepared)
     return Dataset.open(prepared)
 
 
