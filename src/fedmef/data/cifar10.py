@@ -35,7 +35,7 @@ PUBLISHED_MD5 = {
 def read_cifar10(
     folder: Path, batch_count: int = 10_000, published: Mapping[str, str] = PUBLISHED_MD5
 ) -> Dataset:
-    """The data set from the folder of its pickles, each of `batch_count` images and with its published md5."""
+    """The data set from the folder of its pickles, each of `batch_count` images and as published."""
     names = [f"data_batch_{number}" for number in range(1, 6)]
     parts = [_read_batch(folder / name, batch_count, published.get(name)) for name in names]
     images, labels = zip(*parts, strict=True)
