@@ -23,6 +23,7 @@ from fedmef.experiment_options import with_experiment_options
 from fedmef.federation import check_names, evaluate_run, open_dataset
 from fedmef.files import write_atomically
 from fedmef.progress import ComparisonProgress, RunProgress, human_bytes
+from fedmef.report.command import report
 from fedmef.run_directory import Run
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(report)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -16,6 +16,7 @@ from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY, Ru
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
+Whole = TypeVar("Whole")
 
 
 class _Checked(BaseModel):
@@ -98,7 +99,7 @@ def read_runs(paths: Sequence[Path]) -> FoundRuns:
     """The finished runs of these run directories and directories of runs, in the order of a table."""
     runs: list[FinishedRun] = []
     left_out: list[LeftOut] = []
-    for path in dict.fromkeys(found for path in paths for found in _run_directories(path)):
+    for path in dict.fromkeys(run for given in paths for run in _run_directories(given)):
         try:
             runs.append(_read(path))
         except UserError as error:
@@ -127,14 +128,14 @@ def _read(path: Path) -> FinishedRun:
     summary = _checked(TypeAdapter(Summary), directory.summary, path / SUMMARY)
     rounds = _checked(TypeAdapter(list[Round]), directory.metrics, path / METRICS)
     if [record.round for record in rounds] != list(range(summary.rounds)):
-        raise UserError(f"{path / METRICS} is damaged: it does not have the {summary.rounds} rounds of the run")
+        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {summary.rounds} rounds")
     for record in rounds:
         if record.adjusted and None in (record.accuracy_before_adjustment, record.accuracy_after_adjustment):
             raise UserError(f"{path / METRICS} is damaged: round {record.round} lacks its accuracies")
     return FinishedRun(directory, summary, tuple(rounds))
 
 
-def _checked[Whole](shape: TypeAdapter[Whole], content: Any, file: Path) -> Whole:
+def _checked(shape: TypeAdapter[Whole], content: Any, file: Path) -> Whole:
     try:
         return shape.validate_python(content)
     except ValidationError as error:
