@@ -35,6 +35,7 @@ def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
         )
     tidy(axes, "round", "test accuracy, %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
+    lowest, highest = axes.get_ylim()
+    axes.set_ylim(max(lowest, -0.5), min(highest, 100.5))
     legend_below(figure, lines, plain_names(groups))
     return figure

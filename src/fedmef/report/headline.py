@@ -14,9 +14,9 @@ COLUMNS = (
     ("seeds", "", "finished runs"),
     ("accuracy, %", "", "final test accuracy: mean ± sample standard deviation over seeds"),
     ("memory", "", "of a device, measured: parameters, masks, gradients and kept activations"),
-    ("of fedavg", "", "memory, ratio to fedavg"),
+    ("ratio", "", "of the memory, to fedavg’s"),
     ("bytes a round", "", "up and down, all devices of a round"),
-    ("of fedavg", "", "bytes a round, ratio to fedavg"),
+    ("ratio", "", "of the bytes, to fedavg’s"),
     ("drop", "", "percentage points of test accuracy lost at an adjustment, mean"),
     ("time", "", "of a run, evaluation included"),
 )
@@ -43,13 +43,15 @@ def headline_sentence(groups: Sequence[Group]) -> str:
     least = min(measured, key=lambda group: total_memory(group.memory) or 0)
     dense = _dense(groups)
     size = human_bytes(total_memory(least.memory) or 0)
-    against = ""
+    against = beside = ""
     if dense is not None and dense is not least and total_memory(dense.memory):
         share = ratio(total_memory(least.memory), total_memory(dense.memory))
-        against = f", {share} of fedavg’s" + f" (fedavg: {accuracy(dense.row)} %)"
+        against = f", {share} of fedavg’s"
+        beside = f"; fedavg’s is {accuracy(dense.row)} %"
     return (
         f"<p class='lead'><strong>{escape(least.name)}</strong> needs the least memory on a device: "
-        f"<strong>{size}</strong> measured{against}, at {accuracy(least.row)} % test accuracy.</p>"
+        f"<strong>{size}</strong> measured{against}. "
+        f"Its test accuracy is {accuracy(least.row)} %{beside}.</p>"
     )
 
 

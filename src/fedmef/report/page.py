@@ -82,8 +82,8 @@ def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
 <li>Accuracy is the final test accuracy: mean ± sample standard deviation over seeds.</li>
 <li>Memory is measured: parameters, masks, gradients and kept activations of a training step at the run’s
 batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, in every method.</li>
-<li>Bytes are those of the messages that were sent. Drop: percentage points of test accuracy lost at an
-adjustment of the masks, mean over all of them.</li>
+<li>Bytes are those of the messages that were sent. Ratios are to fedavg: dense, with BatchNorm.</li>
+<li>Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of them.</li>
 </ul>"""
 
 
