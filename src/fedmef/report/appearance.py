@@ -86,12 +86,15 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
     )
 
 
-def plain(text: str, limit: int = 32) -> str:
-    """Text from a file as a label: short, on one line, never read as a formula."""
+def plain(text: str, limit: int = 24) -> str:
+    """Text from a file as a label: short, on one line, never read as a formula.
+
+    The end stays: it has a class's name after its package, a layer's number, and the sparsity.
+    """
     printable = "".join(letter if letter.isprintable() else "?" for letter in text)
-    short = printable if len(printable) <= limit else f"{printable[: limit - 1]}…"
-    # A label that begins with an underscore would be missing from the legend.
-    return short.replace("$", r"\$") if not short.startswith("_") else f" {short}".replace("$", r"\$")
+    short = printable if len(printable) <= limit else f"…{printable[1 - limit :]}"
+    visible = f" {short}" if short.startswith("_") else short  # a legend leaves out what begins with _
+    return visible.replace("$", r"\$")
 
 
 def plain_names(groups: Iterable[Group]) -> list[str]:

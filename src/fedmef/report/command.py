@@ -48,7 +48,12 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
     if not found.runs:
         return None
     _warn(found.left_out)
-    failed = [LeftOut(failure.path, failure.reason) for failure in outcomes if isinstance(failure, Failure)]
+    failed = [
+        # A traceback from a worker says what went wrong in its last line.
+        LeftOut(failure.path, failure.reason.strip().splitlines()[-1])
+        for failure in outcomes
+        if isinstance(failure, Failure)
+    ]
     return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report")
 
 

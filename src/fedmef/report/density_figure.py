@@ -21,15 +21,16 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
     longest_first = sorted((densities for _, densities in sparse), key=len, reverse=True)
     layers = list(dict.fromkeys(name for densities in longest_first for name in densities))
     shares = np.array([[100 * densities.get(name, np.nan) for _, densities in sparse] for name in layers])
-    figure = new_figure(width, 1.4 + 0.28 * len(layers))
+    names = plain_names(group for group, _ in sparse)
+    crowded = sum(map(len, names)) * 0.09 > width - 1.5
+    heading = 0.06 * max(map(len, names)) if crowded else 0.2
+    figure = new_figure(width, 0.8 + heading + 0.3 * len(layers))
     axes = figure.add_subplot()
     axes.imshow(shares, cmap=SHADES, vmin=0, vmax=100, aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
         if np.isfinite(share):
             colour = "white" if share > 55 else "black"
             axes.text(column, row, f"{share:.3g}", ha="center", va="center", fontsize=8, color=colour)
-    names = plain_names(group for group, _ in sparse)
-    crowded = sum(map(len, names)) * 0.09 > width - 1.5
     axes.set_xticks(range(len(sparse)), names, fontsize=FONT_SIZE - 1)
     axes.tick_params(axis="x", top=True, bottom=False, labeltop=True, labelbottom=False)
     if crowded:

@@ -14,8 +14,8 @@ from fedmef.methods import METHODS
 from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY, Run
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
+AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
 Whole = TypeVar("Whole")
 
 
@@ -38,7 +38,7 @@ class Summary(_Checked):
     rounds: AtLeastOne
     bytes_down: Count
     bytes_up: Count
-    seconds: float
+    seconds: Annotated[float, Field(ge=0, le=1e12)]
     parameters: Count
     parameters_if_dense: Count
     classes: AtLeastOne
