@@ -37,9 +37,9 @@ def test_an_unfinished_and_a_damaged_run_are_a_line_each_and_exit_code_one(
     assert code == 1
     assert "report.html" in printed
     first, second, last = errors.splitlines()
-    assert first.startswith(f"fedmef: left out {damaged.path}: ")
+    assert first.startswith(f"fedmef: left out: {damaged.path}")
     assert "is damaged" in first
-    assert second.startswith(f"fedmef: left out {tmp_path / 'c'}: ")
+    assert second.startswith(f"fedmef: left out: {tmp_path / 'c'}")
     assert "is not finished" in second
     assert last == "fedmef: 2 of 3 runs were left out; the report has the others"
 

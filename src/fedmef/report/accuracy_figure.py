@@ -11,7 +11,7 @@ from fedmef.report.groups import Group, accuracy_over_rounds
 
 def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
     """Only evaluated rounds; a round is counted from 1, as people do."""
-    figure = new_figure(width, max(0.55 * width, 3.2))
+    figure = new_figure(width, max(0.5 * width, 3))
     axes = figure.add_subplot()
     lines = []
     for group, style in zip(groups, group_styles(groups), strict=True):
@@ -29,6 +29,7 @@ def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
             color=style.colour,
             linestyle=style.line,
             marker=style.marker,
+            fillstyle=style.fill,
             markersize=5,
             markevery=max(len(rounds) // 12, 1),
             linewidth=1.6,

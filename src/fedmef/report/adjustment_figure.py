@@ -40,7 +40,7 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
         return None
     columns = min(max(int(width / PANEL_WIDTH), 1), len(adjusting))
     rows = math.ceil(len(adjusting) / columns)
-    figure = new_figure(width, 0.6 + 2.3 * rows)
+    figure = new_figure(width, 0.4 + 2.2 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for panel in panels.flat:
         panel.set_visible(False)

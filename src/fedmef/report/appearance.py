@@ -1,7 +1,9 @@
 """How figures look: colour-blind-safe colours by method, line styles by sparsity, text that stays text."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -29,6 +31,9 @@ METHOD_STYLES = {
 OTHER_STYLES = ((GREEN, "d"), (VERMILLION, "h"), (PURPLE, "p"), (GREY, "*"), (SKY_BLUE, "8"), (ORANGE, "H"))
 LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 
+Fill = Literal["full", "none", "left", "top", "right"]
+FILLS: tuple[Fill, ...] = ("full", "none", "left", "top", "right")
+
 FONT_SIZE = 9
 
 
@@ -39,20 +44,19 @@ class Style:
     colour: str
     marker: str
     line: str | tuple[int, tuple[int, ...]]
+    fill: Fill
 
 
 def group_styles(groups: Sequence[Group]) -> list[Style]:
-    """A style for each group: the method decides colour and marker, the sparsity's rank the line."""
+    """A style for each group: the method decides its colour and marker, the sparsity its line and fill."""
     others = sorted({group.row.method for group in groups} - METHOD_STYLES.keys())
     methods = METHOD_STYLES | {
         name: OTHER_STYLES[number % len(OTHER_STYLES)] for number, name in enumerate(others)
     }
     sparsities = sorted({group.row.sparsity for group in groups if group.row.sparsity})
+    ranks = {sparsity: rank % len(LINES) for rank, sparsity in enumerate(sparsities)} | {0.0: 0}
     return [
-        Style(
-            *methods[group.row.method],
-            LINES[sparsities.index(group.row.sparsity) % len(LINES)] if group.row.sparsity else "-",
-        )
+        Style(*methods[group.row.method], LINES[ranks[group.row.sparsity]], FILLS[ranks[group.row.sparsity]])
         for group in groups
     ]
 
@@ -73,14 +77,15 @@ def tidy(axes: Axes, horizontal: str, vertical: str) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """A legend outside the axes, in as many columns as fit."""
+    """A legend outside the axes, in as many columns as fit; the figure grows by its height."""
     longest = max(map(len, labels), default=1)
-    columns = int(figure.get_figwidth() / (0.075 * longest + 0.5))
+    columns = min(max(int(figure.get_figwidth() / (0.075 * longest + 0.5)), 1), len(labels))
+    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(labels) / columns))
     figure.legend(
         handles,
         labels,
         loc="outside lower center",
-        ncols=min(max(columns, 1), len(labels) or 1),
+        ncols=columns,
         fontsize=FONT_SIZE - 1,
         frameon=False,
     )

@@ -59,4 +59,4 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
 
 def _warn(left_out: Sequence[LeftOut]) -> None:
     for left in left_out:
-        typer.echo(f"fedmef: left out {left.path}: {left.reason}", err=True)
+        typer.echo(f"fedmef: left out: {left}", err=True)

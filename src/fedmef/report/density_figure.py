@@ -23,17 +23,21 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
     shares = np.array([[100 * densities.get(name, np.nan) for _, densities in sparse] for name in layers])
     names = plain_names(group for group, _ in sparse)
     crowded = sum(map(len, names)) * 0.09 > width - 1.5
-    heading = 0.06 * max(map(len, names)) if crowded else 0.2
+    narrow = (width - 2) / len(sparse) < 0.35  # inches; too little for a number
+    heading = 0.08 * max(map(len, names)) if crowded else 0.2
     figure = new_figure(width, 0.8 + heading + 0.3 * len(layers))
     axes = figure.add_subplot()
-    axes.imshow(shares, cmap=SHADES, vmin=0, vmax=100, aspect="auto")
+    image = axes.imshow(shares, cmap=SHADES, vmin=0, vmax=100, aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
-        if np.isfinite(share):
+        if np.isfinite(share) and not narrow:
             colour = "white" if share > 55 else "black"
             axes.text(column, row, f"{share:.3g}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(sparse)), names, fontsize=FONT_SIZE - 1)
     axes.tick_params(axis="x", top=True, bottom=False, labeltop=True, labelbottom=False)
-    if crowded:
+    if narrow:
+        figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=FONT_SIZE - 1)
+        axes.tick_params(axis="x", labelrotation=90)
+    elif crowded:
         axes.tick_params(axis="x", labelrotation=40)
         for label in axes.get_xticklabels():
             label.set(ha="left", va="bottom", rotation_mode="anchor")

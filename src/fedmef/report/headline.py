@@ -73,4 +73,5 @@ def _row(group: Group, dense: Group | None) -> str:
         "–" if row.seconds is None else human_time(row.seconds),
     )
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    return f'<tr><th scope="row" class="text">{escape(row.method)}</th>{numbers}</tr>'
+    method = escape(row.method)
+    return f'<tr><th scope="row" class="text" title="{method}">{method}</th>{numbers}</tr>'

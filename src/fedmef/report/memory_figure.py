@@ -12,7 +12,7 @@ from fedmef.report.memory import DeviceMemory
 
 def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
     """A point for each group whose memory could be measured, with one standard deviation over seeds."""
-    figure = new_figure(width, max(0.5 * width, 3.2))
+    figure = new_figure(width, max(0.45 * width, 3))
     axes = figure.add_subplot()
     shown: list[Group] = []
     points: list[Artist] = []
@@ -25,8 +25,8 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
             yerr=None if group.row.accuracy_std is None else 100 * group.row.accuracy_std,
             color=style.colour,
             marker=style.marker,
-            markersize=9,
-            markeredgecolor="white",
+            markersize=8,
+            fillstyle=style.fill,
             linestyle="",
             linewidth=1.2,
             capsize=3 + 2 * (len(shown) % 3),  # bars of equal memory lie on each other

@@ -76,7 +76,7 @@ def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
         for group in groups
         if isinstance(group.memory, str)
     ]
-    items += [f"Left out: {left.path}: {left.reason}" for left in left_out]
+    items += [f"Left out: {left}" for left in left_out]
     warnings = "".join(f'<li class="warning">{escape(item)}</li>' for item in items)
     return f"""<ul class="notes">{warnings}
 <li>Accuracy is the final test accuracy: mean ± sample standard deviation over seeds.</li>

@@ -86,6 +86,9 @@ class LeftOut:
     path: Path
     reason: str
 
+    def __str__(self) -> str:
+        return self.reason if str(self.path) in self.reason else f"{self.path}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class FoundRuns:

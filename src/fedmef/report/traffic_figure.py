@@ -13,7 +13,7 @@ BAR = 0.38
 
 def draw_traffic(groups: Sequence[Group], width: float) -> Figure:
     """Two bars for each group, mean over rounds and seeds, all devices of a round together."""
-    figure = new_figure(width, 1.3 + 0.5 * len(groups))
+    figure = new_figure(width, 1.0 + 0.45 * len(groups))
     axes = figure.add_subplot()
     down = [fmean(run.summary.bytes_down / run.summary.rounds for run in group.runs) for group in groups]
     up = [fmean(run.summary.bytes_up / run.summary.rounds for run in group.runs) for group in groups]
@@ -32,7 +32,7 @@ def draw_traffic(groups: Sequence[Group], width: float) -> Figure:
         axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=FONT_SIZE - 1)
         bars.append(drawn.patches[0])
     axes.set_yticks(range(len(groups)), plain_names(groups))
-    axes.invert_yaxis()
+    axes.set_ylim(len(groups) - 0.45, -0.55)
     tidy(axes, f"sent in a round, {unit}", "")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
