@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fedmef import sparsify
-from fedmef.costs import bytes_kept_for_backward
+from fedmef.costs import bytes_kept_for_backward, bytes_of_state
 from fedmef.models import build_model
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))
@@ -46,17 +45,9 @@ def measure(network: str, stem: str, batch: int) -> list[Measurement]:
             dense(), sparsity=0.9, normalize=True, activation_sparsity=0.9, cache_dtype=dtype
         )
     return [
-        Measurement(name, variant, bytes_kept_for_backward(model, images), state_bytes(model, images))
+        Measurement(name, variant, bytes_kept_for_backward(model, images), bytes_of_state(model, images))
         for variant, model in models.items()
     ]
-
-
-def state_bytes(model: nn.Module, images: torch.Tensor) -> int:
-    """Parameters, masks and gradients after a backward pass."""
-    small = images[:2]
-    F.cross_entropy(model(small), torch.zeros(len(small), dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers(), *gradients])
 
 
 def plot(rows: list[Measurement], batch: int, file: Path) -> None:

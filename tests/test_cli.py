@@ -217,15 +217,19 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     arguments += ["--rounds", "2", "--out", str(out)]
     code, printed, progress = invoke(arguments, capsys, monkeypatch)
     assert (code, progress) == (0, "")
-    heading, *rows, where = printed.splitlines()
+    heading, *rows, where, report = printed.splitlines()
     assert heading.split()[:2] == ["method", "sparsity"]
     assert [row.split()[0] for row in rows] == methods
     assert all("±" in row and len(row) <= 80 for row in rows)
     assert where == f"10 runs in {out}"
+    assert report == f"report: {out / 'report' / 'report.html'}"
+    page = (out / "report" / "report.html").read_text()
+    assert page.count('<tr><th scope="row"') == 5
 
     code, printed, _ = invoke([*arguments, "--json", "--csv", str(table)], capsys, monkeypatch)
     result = json.loads(printed)
     assert (code, result["runs"], result["failures"]) == (0, str(out), [])
+    assert result["report"] == str(out / "report" / "report.html")
     assert [row["method"] for row in result["rows"]] == methods
     assert all(row["seeds"] == [0, 1] for row in result["rows"])
     lines = table.read_text().splitlines()
@@ -233,7 +237,8 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     assert lines[1].startswith("fedavg,0.0,0 1,,0.")
     assert len(lines) == 6
 
-    assert invoke(arguments, capsys, monkeypatch)[1].splitlines()[-1].endswith("10 of them finished before")
+    again = invoke([*arguments, "--no-report"], capsys, monkeypatch)[1]
+    assert again.splitlines()[-1].endswith("10 of them finished before")
 
 
 def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
@@ -317,7 +322,7 @@ def test_a_comparison_has_a_place_of_its_own_and_refuses_another_experiment_ther
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text("seed = 5\nsparsity = 0.5\nrounds = 1\n")
-    arguments = ["compare", "my.toml", *QUICK, "--method", "fedmef", "--seeds", "2"]
+    arguments = ["compare", "my.toml", *QUICK, "--method", "fedmef", "--seeds", "2", "--no-report"]
     assert invoke(arguments, capsys, monkeypatch)[0] == 0
     runs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*"))
     folder = "runs/compare-digits-small_cnn"

@@ -18,12 +18,14 @@ from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, carry_out, p
 from fedmef.comparison_summary import Row, comparison_table, summarize_comparison
 from fedmef.data import DATASETS, load_dataset
 from fedmef.errors import FedmefError, UserError
+from fedmef.event_files import EventFiles, WatchersTogether, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options
-from fedmef.federation import check_names, evaluate_run, open_dataset
+from fedmef.federation import check_names, evaluate_run, new_directory, open_dataset
 from fedmef.files import write_atomically
 from fedmef.progress import ComparisonProgress, RunProgress, human_bytes
-from fedmef.run_directory import Run
+from fedmef.report.command import report, report_comparison
+from fedmef.run_directory import Record, Run
 
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
@@ -31,7 +33,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(report)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
+]
 
 
 class _StoppedError(FedmefError):
@@ -67,6 +73,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Go on with this interrupted run instead.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
+    tensorboard: Tensorboard = False,
     as_json: AsJson = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
@@ -74,6 +81,8 @@ def run(
 
     Without any, FedMef trains a 90 % sparse network on scikit-learn's digits.
     """
+    if tensorboard:
+        check_tensorboard()
     if resume is not None:
         if config or out or overwrite:
             raise UserError(
@@ -89,15 +98,27 @@ def run(
     check_names(experiment)
     dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
     title = f"{experiment.method} on {experiment.dataset}"
+    path = resume or out or new_directory(experiment)
+    events = EventFiles()
+    events.begin(path)
     try:
         with RunProgress(title, experiment.rounds, Console(stderr=True), before) as progress:
-            watch = progress.round_done
+
+            def watch(record: Record) -> None:
+                progress.round_done(record)
+                if tensorboard:
+                    events.round_done(record)
+
             if resume is not None:
                 finished = fedmef.resume(resume, overrides, dataset=dataset, watch=watch)
             else:
-                finished = fedmef.run(experiment, out, dataset=dataset, overwrite=overwrite, watch=watch)
+                finished = fedmef.run(experiment, path, dataset=dataset, overwrite=overwrite, watch=watch)
     except fedmef.Interrupted as error:
         raise _StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
+    finally:
+        events.close()
+    if tensorboard:
+        events.write_finished(finished)
     _print_run(finished, as_json)
 
 
@@ -128,13 +149,19 @@ def compare(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to this file too.")
     ] = None,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write a report into --out.")
+    ] = True,
+    tensorboard: Tensorboard = False,
     as_json: AsJson = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
-    """Train several methods on the same data and partition; ends with one table.
+    """Train several methods on the same data and partition; ends with one table and a report.
 
     Finished runs in --out are reused and interrupted ones resumed.
     """
+    if tensorboard:
+        check_tensorboard()
     lists = {"method": methods, "seed": seeds, "sparsity": sparsities}
     for one, many in {"method": "methods", "seed": "seeds", "sparsity": "sparsities"}.items():
         if one in overrides and lists[one] is not None:
@@ -152,12 +179,18 @@ def compare(
     out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
     plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
     rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
+    events = EventFiles()
     try:
         with ComparisonProgress(rounds, Console(stderr=True)) as progress:
-            outcomes = carry_out(plan, progress)
+            outcomes = carry_out(plan, WatchersTogether(progress, events, out) if tensorboard else progress)
     except fedmef.Interrupted as error:
         raise _StoppedError(str(error)) from None
-    _report_comparison(outcomes, out, len(plan) - len(rounds), csv_file, as_json)
+    finally:
+        events.close()
+    for finished in outcomes:
+        if tensorboard and isinstance(finished, Run):
+            events.write_finished(finished)
+    _print_comparison(outcomes, out, len(plan) - len(rounds), csv_file, as_json, with_report)
 
 
 @app.command()
@@ -241,16 +274,28 @@ def _sparsities(text: str) -> tuple[float, ...]:
     return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
 
 
-def _report_comparison(
-    outcomes: Sequence[Run | Failure], out: Path, reused: int, csv_file: Path | None, as_json: bool
+def _print_comparison(
+    outcomes: Sequence[Run | Failure],
+    out: Path,
+    reused: int,
+    csv_file: Path | None,
+    as_json: bool,
+    with_report: bool,
 ) -> None:
     rows = summarize_comparison(outcomes)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     if csv_file is not None:
         write_atomically(csv_file, _csv(rows).encode())
     if as_json:
+        page = report_comparison(outcomes, out) if with_report else None
         reasons = [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
-        typer.echo(json.dumps({"runs": str(out), "rows": [asdict(row) for row in rows], "failures": reasons}))
+        facts = {
+            "runs": str(out),
+            "report": page and str(page),
+            "rows": [asdict(row) for row in rows],
+            "failures": reasons,
+        }
+        typer.echo(json.dumps(facts))
     else:
         Console().print(comparison_table(rows))
         for failure in failures:
@@ -258,6 +303,8 @@ def _report_comparison(
             typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
         before = f", {reused} of them finished before" if reused else ""
         typer.echo(f"{len(outcomes)} runs in {out}{before}")
+        if with_report and (page := report_comparison(outcomes, out)):
+            typer.echo(f"report: {page}")
     if failures:
         raise FedmefError(f"{len(failures)} of {len(outcomes)} runs failed; the table has the others")
 

@@ -147,7 +147,7 @@ def _cells(row: Row) -> list[str]:
         "-" if row.best_accuracy is None else f"{100 * row.best_accuracy:.2f}",
         "-" if row.adjustment_drop is None else f"{100 * row.adjustment_drop:.2f}",
         "-" if row.bytes_per_round is None else human_bytes(row.bytes_per_round),
-        "-" if row.seconds is None else _human_time(row.seconds),
+        "-" if row.seconds is None else human_time(row.seconds),
         "-" if row.parameters is None else _human_count(row.parameters),
         f"{len(row.seeds)}/{asked}" if row.failed_seeds else f"{asked}",
     ]
@@ -159,7 +159,8 @@ def _human_count(count: int) -> str:
     )
 
 
-def _human_time(seconds: float) -> str:
+def human_time(seconds: float) -> str:
+    """`12.3 s`, `4.5 m` or `2.1 h`."""
     for unit, length in (("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"

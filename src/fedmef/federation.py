@@ -46,7 +46,7 @@ def run(
     """
     # Whatever is wrong with the experiment shows before anything is written.
     fleet = build_fleet(experiment, dataset)
-    path = Path(out) if out is not None else _new_directory(experiment)
+    path = Path(out) if out is not None else new_directory(experiment)
     Run.check_free(path, overwrite=overwrite)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
@@ -284,7 +284,8 @@ def _load(model: nn.Module, state: dict[str, Tensor], directory: Run) -> None:
         ) from None
 
 
-def _new_directory(experiment: Experiment) -> Path:
+def new_directory(experiment: Experiment) -> Path:
+    """A directory under `runs/` that is not there yet, named after the time and the experiment."""
     name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}".replace(":", "-")
     path = Path("runs") / name
     number = 2

@@ -5,10 +5,12 @@ metrics.jsonl            a line a round
 checkpoint.safetensors   the model after the last finished round
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
+tensorboard/             event files, when they were asked for
 """
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from fedmef.wire import MessageError, decode, encode
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+TENSORBOARD = "tensorboard"
 
 # What a summary must have to be shown.
 SUMMARY_FIELDS = frozenset(
@@ -60,6 +63,7 @@ class Run:
             raise UserError(f"cannot make the directory {path}: {error.strerror}") from None
         for name in (SUMMARY, MODEL, CHECKPOINT, METRICS, CONFIG):
             (path / name).unlink(missing_ok=True)
+        shutil.rmtree(path / TENSORBOARD, ignore_errors=True)
         write_atomically(path / CONFIG, experiment.to_toml().encode())
         return cls(path, experiment)
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedmef.costs import bytes_kept_for_backward
+from fedmef.costs import bytes_kept_for_backward, bytes_of_state
 from fedmef.nn import ReLU
 
 # log-probabilities and total weight of the cross-entropy of two images in ten classes, and the loss itself
@@ -68,4 +68,14 @@ def test_measuring_leaves_the_model_and_the_generator_as_they_were() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert first == bytes_kept_for_backward(model, torch.ones(2, 3, 8, 8), labels)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_state_is_parameters_gradients_and_buffers_by_hand() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 10))
+    parameters = 2 + 2 * 2 + 8 * 10 + 10
+    buffers = 2 * 2 * 4 + 8  # means and variances, and a 64-bit counter of batches
+    before = copy.deepcopy(model.state_dict())
+    assert bytes_of_state(model, torch.randn(4, 1, 2, 2)) == 2 * 4 * parameters + buffers
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,1 @@
+"""A report: run directories in, one self-contained page and its figures out."""

@@ -1,0 +1,42 @@
+"""Test accuracy over rounds: a line for the mean over seeds, a band of one standard deviation each way."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
+from fedmef.report.groups import Group, accuracy_over_rounds
+
+
+def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
+    """Only evaluated rounds; a round is counted from 1, as people do."""
+    figure = new_figure(width, max(0.5 * width, 3))
+    axes = figure.add_subplot()
+    lines = []
+    for group, style in zip(groups, group_styles(groups), strict=True):
+        spreads = accuracy_over_rounds(group)
+        rounds = [spread.round + 1 for spread in spreads]
+        means = [100 * spread.mean for spread in spreads]
+        deviations = [100 * (spread.deviation or 0) for spread in spreads]
+        if any(deviations):
+            low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
+            high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
+            axes.fill_between(rounds, low, high, color=style.colour, alpha=0.15, linewidth=0)
+        lines += axes.plot(
+            rounds,
+            means,
+            color=style.colour,
+            linestyle=style.line,
+            marker=style.marker,
+            fillstyle=style.fill,
+            markersize=5,
+            markevery=max(len(rounds) // 12, 1),
+            linewidth=1.6,
+        )
+    tidy(axes, "round", "test accuracy, %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    lowest, highest = axes.get_ylim()
+    axes.set_ylim(max(lowest, -0.5), min(highest, 100.5))
+    legend_below(figure, lines, plain_names(groups))
+    return figure

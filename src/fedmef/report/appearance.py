@@ -1,0 +1,107 @@
+"""How figures look: colour-blind-safe colours by method, line styles by sparsity, text that stays text."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedmef.report.groups import Group
+
+# Okabe and Ito 2008, without the yellow, which is too pale for a line on white.
+BLACK, ORANGE, SKY_BLUE, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
+BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
+GREY = "#6b7280"
+
+# Fixed, so that a method looks the same in every report.
+METHOD_STYLES = {
+    "fedavg": (BLACK, "s"),
+    "fedavg_sap": (GREY, "D"),
+    "fl_pqsu": (PURPLE, "^"),
+    "feddst": (SKY_BLUE, "v"),
+    "fedtiny": (ORANGE, "o"),
+    "fedmef": (BLUE, "P"),
+    "fedmef_no_bae": (VERMILLION, "X"),
+    "fedmef_no_sap": (GREEN, "<"),
+    "fedmef_restart": (GREY, ">"),
+}
+OTHER_STYLES = ((GREEN, "d"), (VERMILLION, "h"), (PURPLE, "p"), (GREY, "*"), (SKY_BLUE, "8"), (ORANGE, "H"))
+LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+
+Fill = Literal["full", "none", "left", "top", "right"]
+FILLS: tuple[Fill, ...] = ("full", "none", "left", "top", "right")
+
+FONT_SIZE = 9
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a group is drawn."""
+
+    colour: str
+    marker: str
+    line: str | tuple[int, tuple[int, ...]]
+    fill: Fill
+
+
+def group_styles(groups: Sequence[Group]) -> list[Style]:
+    """A style for each group: the method decides its colour and marker, the sparsity its line and fill."""
+    others = sorted({group.row.method for group in groups} - METHOD_STYLES.keys())
+    methods = METHOD_STYLES | {
+        name: OTHER_STYLES[number % len(OTHER_STYLES)] for number, name in enumerate(others)
+    }
+    sparsities = sorted({group.row.sparsity for group in groups if group.row.sparsity})
+    ranks = {sparsity: rank % len(LINES) for rank, sparsity in enumerate(sparsities)} | {0.0: 0}
+    return [
+        Style(*methods[group.row.method], LINES[ranks[group.row.sparsity]], FILLS[ranks[group.row.sparsity]])
+        for group in groups
+    ]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that fits its parts without overlap."""
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def tidy(axes: Axes, horizontal: str, vertical: str) -> None:
+    """Labels with their units, a quiet grid, no frame."""
+    axes.set_xlabel(horizontal, fontsize=FONT_SIZE)
+    axes.set_ylabel(vertical, fontsize=FONT_SIZE)
+    axes.tick_params(labelsize=FONT_SIZE - 1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e5e7eb", linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """A legend outside the axes, in as many columns as fit; the figure grows by its height."""
+    longest = max(map(len, labels), default=1)
+    columns = min(max(int(figure.get_figwidth() / (0.075 * longest + 0.5)), 1), len(labels))
+    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(labels) / columns))
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=FONT_SIZE - 1,
+        frameon=False,
+    )
+
+
+def plain(text: str, limit: int = 24) -> str:
+    """Text from a file as a label: short, on one line, never read as a formula.
+
+    The end stays: it has a class's name after its package, a layer's number, and the sparsity.
+    """
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text)
+    short = printable if len(printable) <= limit else f"…{printable[1 - limit :]}"
+    visible = f" {short}" if short.startswith("_") else short  # a legend leaves out what begins with _
+    return visible.replace("$", r"\$")
+
+
+def plain_names(groups: Iterable[Group]) -> list[str]:
+    """The groups' names as labels."""
+    return [plain(group.name) for group in groups]

@@ -1,0 +1,109 @@
+"""The figures of a report: their order, their words, and their files."""
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from fedmef.report.accuracy_figure import draw_accuracy
+from fedmef.report.adjustment_figure import draw_adjustments
+from fedmef.report.density_figure import draw_densities
+from fedmef.report.groups import Group
+from fedmef.report.memory_figure import draw_memory
+from fedmef.report.traffic_figure import draw_traffic
+
+WIDE, NARROW = 7.4, 4.3  # inches; the narrow one is for telephones
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure that a report has, when its runs have something to show in it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sequence[Group], float], Figure | None]
+
+
+KINDS = (
+    Kind(
+        "accuracy",
+        "Accuracy over rounds",
+        "Test accuracy of the global model after each evaluated round: mean over seeds; the band is one "
+        "sample standard deviation to each side.",
+        draw_accuracy,
+    ),
+    Kind(
+        "memory",
+        "Accuracy against memory",
+        "Final test accuracy against the memory of a device, measured: parameters, masks, gradients and kept "
+        "activations at the run's batch size. Up and to the left is better; bars are one standard deviation.",
+        draw_memory,
+    ),
+    Kind(
+        "traffic",
+        "Bytes in a round",
+        "Length of the messages that were sent in a round, all its devices together, mean over rounds and "
+        "seeds.",
+        draw_traffic,
+    ),
+    Kind(
+        "adjustments",
+        "Drop at each adjustment",
+        "Test accuracy just before and just after each adjustment of the masks, mean over seeds; the thin "
+        "line is the accuracy over rounds.",
+        draw_adjustments,
+    ),
+    Kind(
+        "densities",
+        "Density of each layer",
+        "Active weights of each sparse layer at the end, mean over seeds. An empty cell is a layer that the "
+        "method leaves as it is, dense; a method without sparse layers has no column.",
+        draw_densities,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure in every form that a report needs."""
+
+    kind: Kind
+    svg: bytes
+    narrow_svg: bytes
+    png: bytes
+    pdf: bytes
+
+
+def draw_all(groups: Sequence[Group]) -> list[Drawing]:
+    """Every kind of figure that these groups have something for."""
+    drawings = []
+    for kind in KINDS:
+        wide, narrow = kind.draw(groups, WIDE), kind.draw(groups, NARROW)
+        if wide is not None and narrow is not None:
+            drawings.append(
+                Drawing(
+                    kind,
+                    svg=_rendered(wide, "svg"),
+                    narrow_svg=_rendered(narrow, "svg"),
+                    png=_rendered(wide, "png"),
+                    pdf=_rendered(wide, "pdf"),
+                )
+            )
+    return drawings
+
+
+def _rendered(figure: Figure, form: str) -> bytes:
+    FigureCanvasAgg(figure)
+    content = io.BytesIO()
+    # No dates and no random identifiers: the same runs give the same files.
+    undated: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    with matplotlib.rc_context({"svg.hashsalt": "fedmef"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in letters the font lacks
+        figure.savefig(content, format=form, dpi=200, metadata=undated[form])
+    return content.getvalue()

@@ -1,0 +1,96 @@
+"""What a figure shows as one line or bar: the runs of one method at one sparsity, over their seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from fedmef.comparison_summary import Row, summarize_comparison
+from fedmef.report.memory import DeviceMemory, MemoryMeasurements
+from fedmef.report.reading import FinishedRun
+
+
+@dataclass(frozen=True)
+class Group:
+    """One method at one sparsity.
+
+    Attributes:
+        row: its numbers, as in the table of `fedmef compare`.
+        runs: one for each seed.
+        memory: measured; or the reason why it could not be.
+    """
+
+    row: Row
+    runs: tuple[FinishedRun, ...]
+    memory: DeviceMemory | str
+
+    @property
+    def name(self) -> str:
+        """`fedmef 0.9`, or `fedavg`."""
+        return f"{self.row.method} {self.row.sparsity:g}" if self.row.sparsity else self.row.method
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation of a round over seeds; no deviation for a single seed."""
+
+    round: int
+    mean: float
+    deviation: float | None
+
+
+def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
+    """The groups in the order of their first run; raises `UserError` when runs cannot be compared."""
+    rows = summarize_comparison([run.directory for run in runs])
+    measurements = MemoryMeasurements()
+    members: dict[tuple[str, float], list[FinishedRun]] = {}
+    for run in runs:
+        members.setdefault((run.experiment.method, run.sparsity), []).append(run)
+    return [
+        Group(row, tuple(group), measurements.of(group[0]))
+        for row, group in zip(rows, members.values(), strict=True)
+    ]
+
+
+def accuracy_over_rounds(group: Group) -> list[Spread]:
+    """Test accuracy after each round that was evaluated."""
+    return _spreads((record.round, record.test_accuracy) for run in group.runs for record in run.rounds)
+
+
+def accuracy_before_adjustments(group: Group) -> list[Spread]:
+    """Test accuracy just before each adjustment."""
+    return _spreads(
+        (record.round, record.accuracy_before_adjustment)
+        for run in group.runs
+        for record in run.rounds
+        if record.adjusted
+    )
+
+
+def accuracy_after_adjustments(group: Group) -> list[Spread]:
+    """Test accuracy just after each adjustment, in the same rounds."""
+    return _spreads(
+        (record.round, record.accuracy_after_adjustment)
+        for run in group.runs
+        for record in run.rounds
+        if record.adjusted
+    )
+
+
+def layer_densities(group: Group) -> dict[str, float]:
+    """Share of active weights in each sparse layer at the end, mean over seeds."""
+    shares: dict[str, list[float]] = {}
+    for run in group.runs:
+        for name, layer in run.summary.layers.items():
+            shares.setdefault(name, []).append(layer.active / layer.size)
+    return {name: fmean(values) for name, values in shares.items()}
+
+
+def _spreads(values: Iterable[tuple[int, float | None]]) -> list[Spread]:
+    by_round: dict[int, list[float]] = {}
+    for number, value in values:
+        if value is not None:
+            by_round.setdefault(number, []).append(value)
+    return [
+        Spread(number, fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
+        for number, seeds in sorted(by_round.items())
+    ]

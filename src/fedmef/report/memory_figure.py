@@ -1,0 +1,43 @@
+"""Final test accuracy against a device's measured memory: up and to the left is better."""
+
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+
+from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
+from fedmef.report.groups import Group
+from fedmef.report.memory import DeviceMemory
+
+
+def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
+    """A point for each group whose memory could be measured, with one standard deviation over seeds."""
+    figure = new_figure(width, max(0.45 * width, 3))
+    axes = figure.add_subplot()
+    shown: list[Group] = []
+    points: list[Artist] = []
+    for group, style in zip(groups, group_styles(groups), strict=True):
+        if not isinstance(group.memory, DeviceMemory) or group.row.accuracy is None:
+            continue
+        point = axes.errorbar(
+            group.memory.total / 1e6,
+            100 * group.row.accuracy,
+            yerr=None if group.row.accuracy_std is None else 100 * group.row.accuracy_std,
+            color=style.colour,
+            marker=style.marker,
+            markersize=8,
+            fillstyle=style.fill,
+            linestyle="",
+            linewidth=1.2,
+            capsize=3 + 2 * (len(shown) % 3),  # bars of equal memory lie on each other
+        )
+        points.append(point.lines[0])
+        shown.append(group)
+    if not shown:
+        return None
+    tidy(axes, "measured memory of a device, MB", "final test accuracy, %")
+    axes.margins(x=0.08, y=0.12)
+    axes.set_ylim(top=min(axes.get_ylim()[1], 101))
+    axes.set_xlim(left=0)
+    legend_below(figure, points, plain_names(shown))
+    return figure

@@ -1,0 +1,47 @@
+"""Writing a report: the page and its figures, each file whole or not there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmef.errors import UserError
+from fedmef.files import write_atomically
+from fedmef.report.figures import KINDS, draw_all
+from fedmef.report.groups import group_runs
+from fedmef.report.page import report_page
+from fedmef.report.reading import FoundRuns, holds_runs
+
+PAGE, FIGURES = "report.html", "figures"
+
+
+def write_report(found: FoundRuns, out: Path) -> Path:
+    """Write `report.html` and `figures/` into `out`, and return the page's path.
+
+    Raises `UserError` when there is no finished run, or when runs cannot be compared.
+    """
+    if not found.runs:
+        raise UserError("none of these is a finished run: there is nothing to report")
+    groups = group_runs(found.runs)
+    drawings = draw_all(groups)
+    page = report_page(groups, drawings, found.left_out)
+    content = {
+        f"{drawing.kind.name}.{ending}": data
+        for drawing in drawings
+        for ending, data in (("png", drawing.png), ("pdf", drawing.pdf))
+    }
+    try:
+        (out / FIGURES).mkdir(parents=True, exist_ok=True)
+        for name in (f"{kind.name}.{ending}" for kind in KINDS for ending in ("png", "pdf")):
+            if name in content:
+                write_atomically(out / FIGURES / name, content[name])
+            else:
+                (out / FIGURES / name).unlink(missing_ok=True)  # of an earlier report on other runs
+        write_atomically(out / PAGE, page.encode())
+    except OSError as error:
+        raise UserError(f"cannot write the report into {out}: {error.strerror}") from None
+    return out / PAGE
+
+
+def default_place(paths: Sequence[Path]) -> Path:
+    """`report/` beside the runs."""
+    first = paths[0]
+    return (first if holds_runs(first) else first.absolute().parent) / "report"

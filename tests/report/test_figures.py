@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from fedmef.report import figures
+from fedmef.report.accuracy_figure import draw_accuracy
+from fedmef.report.adjustment_figure import draw_adjustments
+from fedmef.report.appearance import group_styles, plain
+from fedmef.report.density_figure import draw_densities
+from fedmef.report.figures import draw_all
+from fedmef.report.groups import Group, group_runs
+from fedmef.report.memory_figure import draw_memory
+from fedmef.report.reading import read_runs
+from fedmef.report.traffic_figure import draw_traffic
+from tests.report.finished_runs import experiment, write_run
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> list[Group]:
+    write_run(tmp_path / "a", experiment("fedavg"), [0.5, None, 0.75])
+    layers = {"conv": (1, 4)}
+    write_run(tmp_path / "b", experiment("fedmef"), [0.25, 0.5, 0.5], {1: (0.5, 0.25)}, layers)
+    return group_runs(read_runs([tmp_path]).runs)
+
+
+def labels(figure: Figure | None) -> set[str]:
+    assert figure is not None
+    return {text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel())}
+
+
+def test_axes_have_units(groups: list[Group]) -> None:
+    assert labels(draw_accuracy(groups, 7)) == {"round", "test accuracy, %"}
+    assert labels(draw_memory(groups, 7)) == {"measured memory of a device, MB", "final test accuracy, %"}
+    assert labels(draw_traffic(groups, 7)) == {"sent in a round, bytes", ""}
+    assert labels(draw_adjustments(groups, 7)) == {"round", "test accuracy, %"}
+
+
+def test_only_evaluated_rounds_are_drawn_counted_from_one(groups: list[Group]) -> None:
+    lines = draw_accuracy(groups, 7).axes[0].get_lines()
+    assert [list(line.get_xdata()) for line in lines] == [[1, 3], [1, 2, 3]]  # type: ignore[arg-type]
+    assert list(lines[0].get_ydata()) == [50, 75]  # type: ignore[arg-type]
+
+
+def test_only_methods_that_adjust_have_a_panel(groups: list[Group]) -> None:
+    figure = draw_adjustments(groups, 7)
+    assert figure is not None
+    assert [axes.get_title() for axes in figure.axes] == ["fedmef 0.9\nmean drop 25.00 points"]
+
+
+def test_dense_methods_have_nothing_to_show_of_adjustments_and_layers(groups: list[Group]) -> None:
+    assert draw_adjustments(groups[:1], 7) is None
+    assert draw_densities(groups[:1], 7) is None
+
+
+def test_a_method_looks_the_same_whoever_is_beside_it(groups: list[Group]) -> None:
+    assert group_styles(groups)[1] == group_styles(groups[1:])[0]
+    assert group_styles(groups)[0] != group_styles(groups)[1]
+
+
+def test_the_same_runs_give_the_same_files(groups: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "KINDS", figures.KINDS[-1:])
+    assert draw_all(groups) == draw_all(groups)
+
+
+def test_any_name_can_be_drawn(tmp_path: Path) -> None:
+    names = ["$\\frac{", "_hidden", "層", "a\nb", "x" * 200, "<script>"]
+    for number, name in enumerate(names):
+        accuracies, adjustments, layers = [0.5, 0.5], {1: (0.5, 0.25)}, {name: (1, 4)}
+        write_run(tmp_path / str(number), experiment(name), accuracies, adjustments, layers)
+    drawings = draw_all(group_runs(read_runs([tmp_path]).runs))
+    assert [drawing.kind.name for drawing in drawings] == ["accuracy", "traffic", "adjustments", "densities"]
+
+
+def test_a_name_from_a_file_is_a_short_plain_label() -> None:
+    assert plain("features.0") == "features.0"
+    assert plain("a$b$") == r"a\$b\$"
+    assert plain("abcdef", limit=4) == "…def"
+    assert plain("_hidden") == " _hidden"

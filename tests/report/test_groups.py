@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from fedmef.errors import UserError
+from fedmef.report.groups import (
+    Group,
+    Spread,
+    accuracy_after_adjustments,
+    accuracy_before_adjustments,
+    accuracy_over_rounds,
+    group_runs,
+    layer_densities,
+)
+from fedmef.report.memory import DeviceMemory
+from fedmef.report.reading import read_runs
+from tests.report.finished_runs import experiment, write_run
+
+
+def groups_in(folder: Path) -> list[Group]:
+    return group_runs(read_runs([folder]).runs)
+
+
+def test_seeds_make_one_group_with_mean_and_sample_deviation(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(seed=0), [None, 0.5])
+    write_run(tmp_path / "b", experiment(seed=1), [None, 0.7])
+    (group,) = groups_in(tmp_path)
+    assert group.name == "fedmef 0.9"
+    # (0.5 + 0.7) / 2, and sqrt((0.1² + 0.1²) / 1)
+    (spread,) = accuracy_over_rounds(group)
+    assert spread.round == 1
+    assert spread.mean == pytest.approx(0.6)
+    assert spread.deviation == pytest.approx(0.02**0.5)
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(), [0.25, 0.5])
+    assert accuracy_over_rounds(groups_in(tmp_path)[0]) == [Spread(0, 0.25, None), Spread(1, 0.5, None)]
+
+
+def test_methods_and_sparsities_are_groups_and_dense_methods_have_no_sparsity(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("fedmef", sparsity=0.9), [0.5])
+    write_run(tmp_path / "b", experiment("fedmef", sparsity=0.8), [0.5])
+    write_run(tmp_path / "c", experiment("fedavg", sparsity=0.9), [0.5])
+    assert [group.name for group in groups_in(tmp_path)] == ["fedavg", "fedmef 0.8", "fedmef 0.9"]
+
+
+def test_adjustments_are_paired_before_and_after(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(seed=0), [0.3, 0.3], {1: (0.5, 0.25)})
+    write_run(tmp_path / "b", experiment(seed=1), [0.3, 0.3], {1: (0.7, 0.75)})
+    (group,) = groups_in(tmp_path)
+    (before,), (after,) = accuracy_before_adjustments(group), accuracy_after_adjustments(group)
+    assert (before.round, after.round) == (1, 1)
+    assert before.mean == pytest.approx(0.6)
+    assert after.mean == pytest.approx(0.5)
+
+
+def test_densities_are_active_weights_over_size(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(seed=0), [0.5], layers={"conv": (1, 4), "last": (4, 4)})
+    write_run(tmp_path / "b", experiment(seed=1), [0.5], layers={"conv": (3, 4), "last": (4, 4)})
+    assert layer_densities(groups_in(tmp_path)[0]) == {"conv": 0.5, "last": 1.0}
+
+
+def test_runs_of_different_data_are_refused_with_the_difference(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(dataset="digits"), [0.5])
+    write_run(tmp_path / "b", experiment("fedavg", dataset="cifar10"), [0.5])
+    with pytest.raises(UserError, match="dataset = cifar10 in the one, digits in the other"):
+        groups_in(tmp_path)
+
+
+def test_memory_is_measured_and_smaller_for_fedmef(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("fedavg"), [0.5])
+    write_run(tmp_path / "b", experiment("fedmef"), [0.5])
+    dense, sparse = (group.memory for group in groups_in(tmp_path))
+    assert isinstance(dense, DeviceMemory)
+    assert isinstance(sparse, DeviceMemory)
+    assert sparse.state < dense.state
+    assert sparse.activations < dense.activations
+    assert dense.total == dense.state + dense.activations
+
+
+def test_memory_of_a_method_that_is_gone_says_why_it_is_not_measured(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("gone:Method"), [0.5])
+    (group,) = groups_in(tmp_path)
+    assert isinstance(group.memory, str)
+    assert "there is no module 'gone'" in group.memory

@@ -1,0 +1,71 @@
+import re
+from pathlib import Path
+
+from fedmef.report.reading import read_runs
+from fedmef.report.writing import write_report
+from fedmef.run_directory import Run
+from tests.report.finished_runs import experiment, write_run
+
+ATTACK = '<script>alert("x")</script>'
+
+
+def page_of(folder: Path) -> str:
+    return write_report(read_runs([folder]), folder / "report").read_text(encoding="utf-8")
+
+
+def test_the_table_has_a_row_for_each_method_with_ratios_to_fedavg(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("fedavg"), [0.5, 0.75])
+    write_run(tmp_path / "b", experiment("fedmef", seed=0), [0.5, 0.5], {1: (0.5, 0.25)})
+    write_run(tmp_path / "c", experiment("fedmef", seed=1), [0.5, 0.5], {1: (0.5, 0.5)})
+    rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", page_of(tmp_path))
+    cells = [[re.sub("<.*?>", "", cell) for cell in re.findall("<t[hd].*?</t[hd]>", row)] for row in rows]
+    assert cells[0][:4] == ["fedavg", "dense", "1", "75.00"]
+    assert cells[0][5:] == ["1×", "400 B", "1×", "–", "10.0 s"]
+    assert cells[1][:4] == ["fedmef", "0.9", "2", "50.00 ± 0.00"]
+    assert cells[1][6:] == ["400 B", "1×", "12.50", "10.0 s"]
+
+
+def test_nothing_that_comes_from_a_run_becomes_markup(tmp_path: Path) -> None:
+    write_run(tmp_path / "a<b>&", experiment(ATTACK), [0.5, 0.5], {1: (0.5, 0.25)}, {ATTACK: (1, 4)})
+    Run.create(tmp_path / "<i>half", experiment())
+    page = page_of(tmp_path)
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(" in page
+    assert "<b>" not in page
+    assert "<i>" not in page
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(), [0.5])
+    page = page_of(tmp_path)
+    sources = re.findall(r"(?:src|srcset|href)=\"(.{5})", page)
+    assert set(sources) == {"data:"}
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_each_run_says_how_to_repeat_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "my run", experiment(seed=7), [0.5])
+    page = page_of(tmp_path)
+    assert f"fedmef run &#x27;{run.path}/config.toml&#x27;" in page
+    assert "seed = 7" in page
+    assert "torch 2.13.0" in page
+
+
+def test_what_was_left_out_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment(), [0.5])
+    Run.create(tmp_path / "half", experiment())
+    assert f"Left out: {tmp_path / 'half'}" in page_of(tmp_path)
+
+
+def test_figures_of_an_earlier_report_go(tmp_path: Path) -> None:
+    adjusting = write_run(tmp_path / "a", experiment("fedmef"), [0.5, 0.5], {1: (0.5, 0.25)})
+    dense = write_run(tmp_path / "b", experiment("fedavg"), [0.5, 0.5])
+    out = tmp_path / "report"
+    write_report(read_runs([adjusting.path, dense.path]), out)
+    assert (out / "figures" / "adjustments.pdf").is_file()
+    write_report(read_runs([dense.path]), out)
+    assert not (out / "figures" / "adjustments.pdf").exists()
+    assert sorted(file.name for file in (out / "figures").iterdir()) == [
+        f"{name}.{ending}" for name in ("accuracy", "memory", "traffic") for ending in ("pdf", "png")
+    ]
