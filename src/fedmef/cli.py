@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 import fedmef
-from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, carry_out, plan_runs
+from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, PlannedRun, carry_out, plan_runs
 from fedmef.comparison_summary import Row, comparison_table, summarize_comparison
 from fedmef.data import DATASETS, load_dataset
 from fedmef.errors import FedmefError, UserError
@@ -24,6 +24,14 @@ from fedmef.federation import check_names, evaluate_run, open_dataset
 from fedmef.files import write_atomically
 from fedmef.progress import ComparisonProgress, RunProgress, human_bytes
 from fedmef.run_directory import Run
+from fedmef.studies import SCALES, STUDIES, find_scale, find_study
+from fedmef.studies.reproduction import (
+    announcement,
+    caption,
+    check_directory,
+    default_directory,
+    study_table,
+)
 
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
@@ -151,13 +159,65 @@ def compare(
         raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
     out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
     plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
-    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
-    try:
-        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
-            outcomes = carry_out(plan, progress)
-    except fedmef.Interrupted as error:
-        raise _StoppedError(str(error)) from None
-    _report_comparison(outcomes, out, len(plan) - len(rounds), csv_file, as_json)
+    reused = sum(run.finished for run in plan)
+    _report_comparison(_carry_out(plan), out, reused, csv_file, as_json)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A table or figure; --list shows them.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the studies and end.")] = False,
+    scale_name: Annotated[
+        str, typer.Option("--scale", metavar="|".join(SCALES), help="How much to run (default desk).")
+    ] = "desk",
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Seeds of every run (default 1; paper scale 5).")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the runs (default: runs/reproduce-NAME-SCALE)."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
+    ] = False,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, inline or processes.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Worker processes.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper; ends with our numbers beside the paper's.
+
+    Finished runs in --out are reused and interrupted ones resumed.
+    """
+    if show_list:
+        _print_facts({study.name: f"{study.title} ({study.source})" for study in STUDIES.values()}, as_json)
+        return
+    if name is None:
+        raise UserError("reproduce: name a study; fedmef reproduce --list shows them")
+    study, scale = find_study(name), find_scale(scale_name)
+    machine = {"data_dir": data_dir, "device": device, "engine": engine, "workers": workers}
+    given = {field: value for field, value in machine.items() if value is not None}
+    experiments = study.experiments(scale, seeds, given)
+    out = out or default_directory(study, scale)
+    check_directory(study, scale, out)
+    plan = plan_runs(experiments, out, overwrite=overwrite)
+    typer.echo(announcement(study, scale, experiments, out), err=True)
+    outcomes = _carry_out(plan)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    rows = study.rows(scale, outcomes)
+    about = caption(study, scale, experiments)
+    if as_json:
+        facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
+        typer.echo(json.dumps({**facts, "failures": _reasons(failures)}))
+    else:
+        # Off a terminal, rich would squeeze a wide table into 80 columns.
+        Console(width=None if sys.stdout.isatty() else 120).print(study_table(rows))
+        typer.echo(f"{about}\nThe claim: {study.shows}")
+        _print_failures(failures)
+    _raise_failures(failures, len(outcomes))
 
 
 @app.command()
@@ -241,6 +301,15 @@ def _sparsities(text: str) -> tuple[float, ...]:
     return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
 
 
+def _carry_out(plan: Sequence[PlannedRun]) -> list[Run | Failure]:
+    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
+    try:
+        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
+            return carry_out(plan, progress)
+    except fedmef.Interrupted as error:
+        raise _StoppedError(str(error)) from None
+
+
 def _report_comparison(
     outcomes: Sequence[Run | Failure], out: Path, reused: int, csv_file: Path | None, as_json: bool
 ) -> None:
@@ -249,17 +318,29 @@ def _report_comparison(
     if csv_file is not None:
         write_atomically(csv_file, _csv(rows).encode())
     if as_json:
-        reasons = [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
-        typer.echo(json.dumps({"runs": str(out), "rows": [asdict(row) for row in rows], "failures": reasons}))
+        facts = {"runs": str(out), "rows": [asdict(row) for row in rows], "failures": _reasons(failures)}
+        typer.echo(json.dumps(facts))
     else:
         Console().print(comparison_table(rows))
-        for failure in failures:
-            # A traceback from a worker says what went wrong in its last line.
-            typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+        _print_failures(failures)
         before = f", {reused} of them finished before" if reused else ""
         typer.echo(f"{len(outcomes)} runs in {out}{before}")
+    _raise_failures(failures, len(outcomes))
+
+
+def _reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
+    return [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
+
+
+def _print_failures(failures: Sequence[Failure]) -> None:
+    for failure in failures:
+        # A traceback from a worker says what went wrong in its last line.
+        typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+
+
+def _raise_failures(failures: Sequence[Failure], runs: int) -> None:
     if failures:
-        raise FedmefError(f"{len(failures)} of {len(outcomes)} runs failed; the table has the others")
+        raise FedmefError(f"{len(failures)} of {runs} runs failed; the table has the others")
 
 
 def _csv(rows: Sequence[Row]) -> str:
