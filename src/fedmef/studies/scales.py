@@ -57,9 +57,10 @@ SMOKE: Mapping[str, Any] = {
 SMOKE_NETWORK: Mapping[str, Any] = {
     "dataset": "synthetic",
     "synthetic_size": 8,
-    "synthetic_train": 60,
+    "synthetic_train": 40,
     "synthetic_test": 20,
     "batch_size": 8,
+    "rounds": 2,
 }
 
 # The paper runs everything five times.
@@ -71,7 +72,7 @@ NORMALIZED_METHODS = frozenset({"fedavg_sap", "fedmef", "fedmef_no_bae", "fedmef
 def settings(scale: Scale, method: str, *, model: str | None = None, **own: Any) -> dict[str, Any]:
     """The settings of one run: the scale's, then the study's own.
 
-    `model` is for a study that is about this network; otherwise it is ResNet18, or a small one at smoke scale.
+    `model` is for a study of this very network; otherwise it is ResNet18, or a small one at smoke scale.
     """
     chosen = {"method": method, **_of_scale(scale, method, model), **own}
     if method in DENSE_METHODS:
@@ -86,4 +87,4 @@ def _of_scale(scale: Scale, method: str, model: str | None) -> dict[str, Any]:
     if scale == "desk":
         # NSConv bears a higher rate than BatchNorm, which the paper's would break in these few rounds.
         return {**DESK, **network, "learning_rate": 0.5 if method in NORMALIZED_METHODS else 0.3}
-    return {**SMOKE, **(SMOKE_NETWORK | network if model else {})}
+    return {**SMOKE, **SMOKE_NETWORK, **network} if model else dict(SMOKE)

@@ -3,7 +3,7 @@
 from fedmef.studies.base import Case, Study
 from fedmef.studies.scales import Scale, settings
 
-DEVICES = (10, 5, 3, 1)
+DEVICES: dict[Scale, tuple[int, ...]] = {"smoke": (4, 3, 2, 1), "desk": (10, 5, 3, 1), "paper": (10, 5, 3, 1)}
 PAPER = {
     "fedavg": (78.25, 77.47, 74.94, 66.38),
     "feddst": (72.28, 73.21, 68.26, 56.05),
@@ -19,9 +19,9 @@ def cases(scale: Scale) -> list[Case]:
             f"{method}-devices{devices}",
             {"method": method, "devices a round": devices},
             settings(scale, method, model="resnet50", devices_per_round=devices),
-            {"accuracy % (paper)": PAPER[method][index]},
+            {"devices a round (paper)": theirs, "accuracy % (paper)": PAPER[method][index]},
         )
-        for index, devices in enumerate(DEVICES)
+        for index, (devices, theirs) in enumerate(zip(DEVICES[scale], DEVICES["paper"], strict=True))
         for method in PAPER
     ]
 
