@@ -15,7 +15,7 @@ from fedmef.run_directory import CHECKPOINT, CONFIG, SUMMARY, Record, Run
 DENSE_METHODS = frozenset({"fedavg", "fedavg_sap"})  # sparsity means nothing to them
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
-DataSource = tuple[str, int, int | None]
+DataSource = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -227,5 +227,7 @@ def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | 
 
 def _data_source(experiment: Experiment) -> DataSource:
     """Experiments with the same source share one open data set; only synthetic data depend on the seed."""
-    synthetic = experiment.dataset == "synthetic"
-    return experiment.dataset, experiment.synthetic_size, experiment.seed if synthetic else None
+    if experiment.dataset != "synthetic":
+        return (experiment.dataset,)
+    sizes = experiment.synthetic_size, experiment.synthetic_train, experiment.synthetic_test
+    return (experiment.dataset, experiment.seed, *sizes)
