@@ -51,7 +51,7 @@ def _accuracy_at(run: Run, share: float) -> float:
 
 def _largest_fall(run: Run) -> float:
     curve = [accuracy for _, accuracy in _curve(run)]
-    return max((earlier - later for earlier, later in pairwise(curve)), default=0.0)
+    return max((earlier - later for earlier, later in pairwise(curve) if earlier > later), default=0.0)
 
 
 STUDY = Study(

@@ -32,10 +32,10 @@ PAPER: Mapping[str, Any] = {
 DESK: Mapping[str, Any] = {
     **PAPER,
     "width": 16,
-    "rounds": 15,
+    "rounds": 12,
     "local_epochs": 2,
     "adjust_every": 3,
-    "adjust_until": 9,
+    "adjust_until": 8,
     "evaluate_every": 1,
 }
 SMOKE: Mapping[str, Any] = {
