@@ -393,3 +393,19 @@ def test_runs_that_differ_in_more_than_the_seed_make_no_row(tmp_path: Path) -> N
     two = write_run(tmp_path / "b", Experiment(seed=1, sparsity=0.5), 0.5)
     with pytest.raises(UserError, match=r"sparsity = 0\.9 in the one, 0\.5"):
         summarize_seeds([one, two])
+
+
+def test_runs_share_a_data_set_only_when_it_is_the_same(tmp_path: Path) -> None:
+    small = {"dataset": "synthetic", "synthetic_size": 8, "synthetic_train": 40, "synthetic_test": 10}
+    experiments = {
+        "digits": TINY,
+        "digits again": TINY.model_copy(update={"seed": 1}),
+        "synthetic": TINY.model_copy(update=small),
+        "larger": TINY.model_copy(update={**small, "synthetic_size": 12}),
+    }
+    digits, again, synthetic, larger = (run.dataset for run in plan_runs(experiments, tmp_path))
+    assert digits is again
+    assert digits is not None
+    assert synthetic is not None
+    assert larger is not None
+    assert [digits.name, synthetic.shape, larger.shape] == ["digits", (3, 8, 8), (3, 12, 12)]

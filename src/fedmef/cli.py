@@ -1,31 +1,18 @@
-"""The commands, thin: each reads its arguments, calls the library and prints."""
+"""The command line: its commands, and what becomes of errors."""
 
-import csv
-import io
-import json
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import fedmef
-from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, carry_out, plan_runs
-from fedmef.comparison_summary import Row, comparison_table, summarize_comparison
-from fedmef.data import DATASETS, load_dataset
-from fedmef.errors import FedmefError, UserError
-from fedmef.event_files import EventFiles, WatchersTogether, check_tensorboard
-from fedmef.experiment import make_experiment, read_experiment
-from fedmef.experiment_options import with_experiment_options
-from fedmef.federation import check_names, evaluate_run, new_directory, open_dataset
-from fedmef.files import write_atomically
-from fedmef.progress import ComparisonProgress, RunProgress, human_bytes
-from fedmef.report.command import report, report_comparison
-from fedmef.run_directory import Record, Run
+from fedmef.commands.compare import compare
+from fedmef.commands.examine import data, evaluate
+from fedmef.commands.report import report
+from fedmef.commands.reproduce import reproduce
+from fedmef.commands.run import run
+from fedmef.errors import FedmefError
 
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
@@ -33,15 +20,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(report)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
-]
-
-
-class _StoppedError(FedmefError):
-    exit_code = 130  # what a shell expects after Ctrl-C
+for command in (run, compare, reproduce, report, evaluate, data):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -58,276 +38,6 @@ def common(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-@app.command()
-@with_experiment_options
-def run(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="An experiment's file.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's directory (default: a new one in runs/).")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with this interrupted run instead.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
-    tensorboard: Tensorboard = False,
-    as_json: AsJson = False,
-    overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
-) -> None:
-    """Train over many devices. Settings come from a TOML file and from options, which win.
-
-    Without any, FedMef trains a 90 % sparse network on scikit-learn's digits.
-    """
-    if tensorboard:
-        check_tensorboard()
-    if resume is not None:
-        if config or out or overwrite:
-            raise UserError(
-                "--resume goes on with a run where it is: leave CONFIG, --out and --overwrite out"
-            )
-        opened = Run.open(resume)
-        experiment = make_experiment({**opened.experiment.model_dump(), **overrides})
-        before = opened.finished_rounds()
-    else:
-        experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
-        before = []
-
-    check_names(experiment)
-    dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
-    title = f"{experiment.method} on {experiment.dataset}"
-    path = resume or out or new_directory(experiment)
-    events = EventFiles()
-    events.begin(path)
-    try:
-        with RunProgress(title, experiment.rounds, Console(stderr=True), before) as progress:
-
-            def watch(record: Record) -> None:
-                progress.round_done(record)
-                if tensorboard:
-                    events.round_done(record)
-
-            if resume is not None:
-                finished = fedmef.resume(resume, overrides, dataset=dataset, watch=watch)
-            else:
-                finished = fedmef.run(experiment, path, dataset=dataset, overwrite=overwrite, watch=watch)
-    except fedmef.Interrupted as error:
-        raise _StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
-    finally:
-        events.close()
-    if tensorboard:
-        events.write_finished(finished)
-    _print_run(finished, as_json)
-
-
-@app.command()
-@with_experiment_options
-def compare(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The file of what all runs share.")
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help=f"What to compare (default {','.join(DEFAULT_METHODS)})."),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N|N,N", help="How many seeds, from the base seed on; or a list of them."),
-    ] = None,
-    sparsities: Annotated[
-        str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory of the runs (default: runs/compare-DATASET-MODEL)."),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
-    ] = False,
-    csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the table to this file too.")
-    ] = None,
-    with_report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Write a report into --out.")
-    ] = True,
-    tensorboard: Tensorboard = False,
-    as_json: AsJson = False,
-    overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
-) -> None:
-    """Train several methods on the same data and partition; ends with one table and a report.
-
-    Finished runs in --out are reused and interrupted ones resumed.
-    """
-    if tensorboard:
-        check_tensorboard()
-    lists = {"method": methods, "seed": seeds, "sparsity": sparsities}
-    for one, many in {"method": "methods", "seed": "seeds", "sparsity": "sparsities"}.items():
-        if one in overrides and lists[one] is not None:
-            raise UserError(f"--{one} and --{many} say the same thing; leave one of them out")
-    base = read_experiment(config, overrides) if config else make_experiment(overrides)
-    default_methods = (base.method,) if "method" in overrides else DEFAULT_METHODS
-    comparison = Comparison(
-        base,
-        methods=default_methods if methods is None else _items("--methods", methods),
-        seeds=(base.seed,) if seeds is None else _seeds(seeds, base.seed),
-        sparsities=(base.sparsity,) if sparsities is None else _sparsities(sparsities),
-    )
-    if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
-        raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
-    out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
-    plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
-    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
-    events = EventFiles()
-    try:
-        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
-            outcomes = carry_out(plan, WatchersTogether(progress, events, out) if tensorboard else progress)
-    except fedmef.Interrupted as error:
-        raise _StoppedError(str(error)) from None
-    finally:
-        events.close()
-    for finished in outcomes:
-        if tensorboard and isinstance(finished, Run):
-            events.write_finished(finished)
-    _print_comparison(outcomes, out, len(plan) - len(rounds), csv_file, as_json, with_report)
-
-
-@app.command()
-def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's directory.")],
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
-    device: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Test a run's final model, from its files alone."""
-    opened = Run.open(directory)
-    machine = {
-        name: value for name, value in (("data_dir", data_dir), ("device", device)) if value is not None
-    }
-    opened.experiment = opened.experiment.model_copy(update=machine)
-    score = evaluate_run(opened)
-    if as_json:
-        typer.echo(json.dumps({"test_accuracy": score.accuracy, "test_loss": score.loss}))
-    else:
-        typer.echo(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}")
-
-
-@app.command()
-def data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(DATASETS)}.")],
-    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
-    download: Annotated[bool, typer.Option(help="Fetch what is missing.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Fetch or check a data set, and say what it holds and where."""
-    dataset = load_dataset(name, data_dir, download=download)
-    mean, deviation = dataset.statistics()
-    facts = {
-        "name": dataset.name,
-        "train": len(dataset.train),
-        "test": len(dataset.test),
-        "classes": dataset.classes,
-        "shape": list(dataset.shape),
-        "mean": [round(value, 4) for value in mean.tolist()],
-        "std": [round(value, 4) for value in deviation.tolist()],
-        "folder": str(dataset.folder) if dataset.folder else "built in",
-    }
-    _print_facts(facts, as_json)
-
-
-def _print_run(finished: Run, as_json: bool) -> None:
-    summary = finished.summary
-    if as_json:
-        typer.echo(json.dumps({"run": str(finished.path), **summary}))
-        return
-    active, dense = summary["parameters"], summary["parameters_if_dense"]
-    facts = {
-        "test accuracy": f"{summary['test_accuracy']:.2%}",
-        "parameters": f"{active:,} of {dense:,} ({active / dense:.1%})",
-        "rounds": f"{summary['rounds']}, {summary['adjustments']} with an adjustment",
-        "sent": f"{human_bytes(summary['bytes_down'])} down, {human_bytes(summary['bytes_up'])} up",
-        "time": f"{summary['seconds']:.0f} s",
-        "directory": str(finished.path),
-    }
-    _print_facts(facts, as_json=False)
-
-
-def _items(option: str, text: str) -> tuple[str, ...]:
-    items = tuple(item.strip() for item in text.split(","))
-    if not all(items):
-        raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
-    return items
-
-
-def _seeds(text: str, first: int) -> tuple[int, ...]:
-    seeds = [make_experiment({"seed": item}).seed for item in _items("--seeds", text)]
-    if "," in text:
-        return tuple(seeds)
-    (count,) = seeds
-    if not 1 <= count <= 100:
-        raise UserError(f"--seeds {text} means {text} seeds: give 1 to 100; --seed {text} is that seed alone")
-    return tuple(range(first, first + count))
-
-
-def _sparsities(text: str) -> tuple[float, ...]:
-    return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
-
-
-def _print_comparison(
-    outcomes: Sequence[Run | Failure],
-    out: Path,
-    reused: int,
-    csv_file: Path | None,
-    as_json: bool,
-    with_report: bool,
-) -> None:
-    rows = summarize_comparison(outcomes)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    if csv_file is not None:
-        write_atomically(csv_file, _csv(rows).encode())
-    if as_json:
-        page = report_comparison(outcomes, out) if with_report else None
-        reasons = [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
-        facts = {
-            "runs": str(out),
-            "report": page and str(page),
-            "rows": [asdict(row) for row in rows],
-            "failures": reasons,
-        }
-        typer.echo(json.dumps(facts))
-    else:
-        Console().print(comparison_table(rows))
-        for failure in failures:
-            # A traceback from a worker says what went wrong in its last line.
-            typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
-        before = f", {reused} of them finished before" if reused else ""
-        typer.echo(f"{len(outcomes)} runs in {out}{before}")
-        if with_report and (page := report_comparison(outcomes, out)):
-            typer.echo(f"report: {page}")
-    if failures:
-        raise FedmefError(f"{len(failures)} of {len(outcomes)} runs failed; the table has the others")
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Row)])
-    for row in rows:
-        values = asdict(row).values()
-        writer.writerow(
-            [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]
-        )
-    return text.getvalue()
-
-
-def _print_facts(facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        typer.echo(f"{name:{width}}  {value}")
 
 
 def main() -> None:

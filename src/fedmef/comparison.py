@@ -15,6 +15,8 @@ from fedmef.run_directory import CHECKPOINT, CONFIG, SUMMARY, Record, Run
 DENSE_METHODS = frozenset({"fedavg", "fedavg_sap"})  # sparsity means nothing to them
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
+DataSource = tuple[str | int, ...]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -149,7 +151,7 @@ def plan_runs(
         _check_writable(out)
     for experiment in pending:
         federation.check_names(experiment)  # all names before the first data set, which may be a download
-    datasets: dict[int | None, Dataset] = {}
+    datasets: dict[DataSource, Dataset] = {}
     for experiment in pending:
         source = _data_source(experiment)
         if source not in datasets:
@@ -223,6 +225,9 @@ def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | 
     return run
 
 
-def _data_source(experiment: Experiment) -> int | None:
+def _data_source(experiment: Experiment) -> DataSource:
     """Experiments with the same source share one open data set; only synthetic data depend on the seed."""
-    return experiment.seed if experiment.dataset == "synthetic" else None
+    if experiment.dataset != "synthetic":
+        return (experiment.dataset,)
+    sizes = experiment.synthetic_size, experiment.synthetic_train, experiment.synthetic_test
+    return (experiment.dataset, experiment.seed, *sizes)

@@ -1,0 +1,65 @@
+"""What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedmef.comparison import ComparisonWatcher, Failure, PlannedRun, carry_out
+from fedmef.errors import FedmefError, Interrupted
+from fedmef.progress import ComparisonProgress
+from fedmef.run_directory import Run
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
+]
+
+
+class StoppedError(FedmefError):
+    """Ctrl-C: typer would swallow what a KeyboardInterrupt says."""
+
+    exit_code = 130  # what a shell expects
+
+
+def carry_out_shown(
+    plan: Sequence[PlannedRun],
+    watcher: Callable[[ComparisonWatcher], ComparisonWatcher] = lambda shown: shown,
+) -> list[Run | Failure]:
+    """Carry out runs under one progress display, which `watcher` may add another watcher to."""
+    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
+    try:
+        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
+            return carry_out(plan, watcher(progress))
+    except Interrupted as error:
+        raise StoppedError(str(error)) from None
+
+
+def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
+    """Failed runs, for JSON."""
+    return [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """A line for each failed run."""
+    for failure in failures:
+        # A traceback from a worker says what went wrong in its last line.
+        typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+
+
+def raise_failures(failures: Sequence[Failure], runs: int) -> None:
+    """End with exit code 1 when a run failed."""
+    if failures:
+        raise FedmefError(f"{len(failures)} of {runs} runs failed; the table has the others")
+
+
+def print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print names and values, a line each."""
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        typer.echo(f"{name:{width}}  {value}")

@@ -1,0 +1,44 @@
+"""Appendix figure: FedMef's λ, ResNet34."""
+
+from collections.abc import Sequence
+
+from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.marked_magnitude import dropped_magnitude
+from fedmef.studies.scales import Scale, settings
+
+# The paper's values cannot be read off its text: none, good ones, and an absurd one.
+LAMBDAS = (0.0, 0.01, 0.1, 1.0, 10.0)
+
+
+def cases(scale: Scale) -> list[Case]:
+    """FedMef alone."""
+    return [
+        Case(
+            f"fedmef-lambda{value}",
+            {"lambda": value},
+            settings(scale, "fedmef", model="resnet34", extrusion=value),
+        )
+        for value in LAMBDAS
+    ]
+
+
+def tabulate(results: Sequence[Result]) -> list[Row]:
+    """Accuracy, and how well the marked weights were emptied."""
+    return [
+        {
+            **result.case.labels,
+            **accuracy_cells(result),
+            "magnitude of pruned weights (ours)": dropped_magnitude(result.runs),
+        }
+        for result in results
+    ]
+
+
+STUDY = Study(
+    name="lambda",
+    source="appendix, figure of λ",
+    title="The weight of the extrusion penalty (ResNet34)",
+    shows="With λ the accuracy first grows and then collapses. The paper draws it without numbers.",
+    cases=cases,
+    tabulate=tabulate,
+)

@@ -1,0 +1,106 @@
+"""`fedmef reproduce` as a user meets it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmef import studies
+from fedmef.errors import FedmefError
+from fedmef.local_training import LocalTraining
+from fedmef.methods import Extras, Plan
+from fedmef.methods.fedmef import FedMef
+from fedmef.studies import STUDIES, Scale
+from fedmef.studies.base import Case
+from tests.test_cli import invoke
+
+
+class Diverging(FedMef):
+    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+        raise FedmefError("its training diverged")
+
+
+def two_cases(scale: Scale) -> list[Case]:
+    small: dict[str, Any] = {"width": 4, "devices": 4, "devices_per_round": 2, "rounds": 1, "local_epochs": 1}
+    own = f"{__name__}:{Diverging.__name__}"
+    return [
+        Case("good", {"method": "good"}, {**small, "engine": "inline"}, {"accuracy % (paper)": 78.1}),
+        Case("bad", {"method": "bad"}, {**small, "method": own, "engine": "inline"}),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_list_names_every_study(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, printed, _ = invoke(["reproduce", "--list"], capsys, monkeypatch)
+    assert code == 0
+    assert [line.split()[0] for line in printed.splitlines()] == list(STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "name a study"),
+        (["tabel1"], "did you mean 'table1'"),
+        (["table1", "--scale", "papers"], "did you mean 'paper'"),
+        (["table1", "--scale", "smoke", "--seeds", "0"], "seeds = 0"),
+        (["table1", "--scale", "smoke", "--engine", "steam"], "engine = 'steam'"),
+        (["table1", "--scale", "smoke", "--device", "abacus"], "device = 'abacus'"),
+    ],
+)
+def test_a_mistake_is_a_line_and_starts_nothing(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, printed, errors = invoke(["reproduce", *arguments], capsys, monkeypatch)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert expected in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_are_reused_and_the_table_has_both_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["reproduce", "adjustment_period", "--scale", "smoke"]
+    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    assert "(ours)" in printed
+    assert "61.94" in printed  # the paper's
+    assert "smoke scale: data digits" in printed
+    folder = tmp_path / "runs" / "reproduce-adjustment_period-smoke"
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
+    assert invoke(arguments, capsys, monkeypatch)[:2] == (0, printed)
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")} == before
+
+    code, printed, errors = invoke(
+        [*arguments[:2], "--scale", "desk", "--out", str(folder)], capsys, monkeypatch
+    )
+    assert (code, printed) == (2, "")
+    assert "no part of adjustment_period at desk scale" in errors
+
+
+def test_a_failed_run_leaves_the_others_in_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(STUDIES["adjustment_period"], name="broken", cases=two_cases)
+    monkeypatch.setattr(studies, "STUDIES", {"broken": broken})
+    code, printed, errors = invoke(["reproduce", "broken", "--scale", "smoke"], capsys, monkeypatch)
+    assert code == 1
+    assert "78.10" in printed
+    assert "failed: bad-seed0: its training diverged" in printed
+    assert "1 of 2 runs failed" in errors
+    code, printed, _ = invoke(["reproduce", "broken", "--scale", "smoke", "--json"], capsys, monkeypatch)
+    answer = json.loads(printed)
+    assert code == 1
+    assert [failure["reason"] for failure in answer["failures"]] == ["its training diverged"]
+    assert answer["rows"][0]["accuracy % (ours)"] is not None

@@ -1,0 +1,153 @@
+"""What holds for every study, without running it; and each of them run at smoke scale."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedmef import federation
+from fedmef.comparison import Failure
+from fedmef.errors import UserError
+from fedmef.experiment import MACHINE_FIELDS, read_experiment
+from fedmef.methods import METHODS
+from fedmef.models import MODELS
+from fedmef.studies import SCALES, STUDIES, Scale, Study, find_scale, find_study
+from fedmef.studies.base import case_of
+from fedmef.studies.reproduction import caption, check_directory, default_directory
+from tests.test_cli import invoke
+
+# Rows that each table has at smoke scale; a row for each case, unless the table says otherwise.
+ROWS = {
+    "table1": 10,
+    "main_figure": 13,
+    "adjustment_period": 6,
+    "convergence": 5,
+    "heterogeneity": 9,
+    "batch_size_one": 5,
+    "ablation": 4,
+    "local_epochs": 12,
+    "selected_clients": 16,
+    "lambda": 5,
+    "dense_comparison": 6,
+    "activation_histogram": 20,  # convolutions of ResNet18
+    "post_pruning_drop": 9,  # three methods: two adjustments each, and both together
+    "marked_magnitude": 6,
+}
+
+every_study = pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+every_scale = pytest.mark.parametrize("scale", SCALES)
+
+
+def test_every_study_is_in_the_table_under_its_own_name() -> None:
+    assert {name: study.name for name, study in STUDIES.items()} == {name: name for name in STUDIES}
+    assert STUDIES.keys() == ROWS.keys()
+    assert len({study.title for study in STUDIES.values()}) == len(STUDIES)
+
+
+@every_scale
+@every_study
+def test_every_scale_of_every_study_is_valid(study: Study, scale: Scale) -> None:
+    cases = study.cases(scale)
+    experiments = study.experiments(scale)
+    assert len(experiments) == len(cases) * (5 if scale == "paper" else 1)  # names are unique
+    assert {case_of(name) for name in experiments} == {case.name for case in cases}
+    assert len({experiment.to_toml() for experiment in experiments.values()}) == len(experiments)
+    for experiment in experiments.values():
+        federation.check_names(experiment)
+        assert experiment.model in MODELS
+        if experiment.method in METHODS and experiment.method not in ("fedavg", "fedavg_sap", "fl_pqsu"):
+            plans = [
+                METHODS[experiment.method](experiment).plan(number) for number in range(experiment.rounds)
+            ]
+            assert any(plan.adjusts for plan in plans) or experiment.adjust_every == max(
+                other.adjust_every for other in experiments.values()
+            )
+
+
+@every_study
+def test_no_experiment_belongs_to_two_scales(study: Study) -> None:
+    texts = [{e.to_toml() for e in study.experiments(scale, seeds=1).values()} for scale in SCALES]
+    assert len(set.union(*texts)) == sum(map(len, texts))
+
+
+def test_the_paper_scale_is_the_papers_configuration() -> None:
+    ours = STUDIES["table1"].experiments("paper")["fedmef-sparsity0.9-seed0"]
+    published = read_experiment(Path(__file__).parents[2] / "configs" / "paper.toml")
+    assert ours.model_dump(exclude=set(MACHINE_FIELDS)) == published.model_dump(exclude=set(MACHINE_FIELDS))
+
+
+def test_the_paper_scale_of_the_main_figure_has_every_panel() -> None:
+    experiments = STUDIES["main_figure"].experiments("paper", seeds=1).values()
+    panels = {(e.dataset, e.model) for e in experiments}
+    assert len(panels) == 3 * 2
+    assert len(experiments) == 6 * (1 + 3 * 4)
+
+
+def test_batchnorm_and_nsconv_have_their_own_rates_at_desk_scale() -> None:
+    rates = {e.method: e.learning_rate for e in STUDIES["table1"].experiments("desk").values()}
+    assert rates == {"fedavg": 0.3, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 0.5}
+
+
+def test_a_failed_case_keeps_its_row_and_the_papers_numbers() -> None:
+    study = STUDIES["table1"]
+    failures = [
+        Failure(Path(name), experiment, "diverged") for name, experiment in study.experiments("smoke").items()
+    ]
+    rows = study.rows("smoke", failures)
+    assert len(rows) == 10
+    assert rows[6]["accuracy % (paper)"] == 78.1
+    assert (rows[6]["accuracy % (ours)"], rows[6]["finished seeds"]) == (None, "0/1")
+
+
+@pytest.mark.parametrize("study", [s for s in STUDIES.values() if s.name != "activation_histogram"])
+def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
+    failures = [
+        Failure(Path(name), experiment, "diverged") for name, experiment in study.experiments("smoke").items()
+    ]
+    assert len(study.rows("smoke", failures)) >= len(study.cases("smoke"))
+
+
+def test_the_caption_says_what_can_be_compared() -> None:
+    study = STUDIES["local_epochs"]
+    desk = caption(study, "desk", study.experiments("desk", seeds=2))
+    assert "desk scale: data cifar10, network resnet34 of width 16, rounds 12, devices 100, seeds 2" in desk
+    assert "never the values" in desk
+    assert "never the values" not in caption(study, "paper", study.experiments("paper"))
+
+
+def test_unknown_names_are_named() -> None:
+    with pytest.raises(UserError, match="unknown study 'tabel1': did you mean 'table1'"):
+        find_study("tabel1")
+    with pytest.raises(UserError, match="unknown scale 'dusk': did you mean 'desk'"):
+        find_scale("dusk")
+    with pytest.raises(UserError, match="seeds = 0"):
+        STUDIES["table1"].experiments("smoke", seeds=0)
+
+
+def test_a_directory_of_another_study_or_scale_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fedmef-period10-seed0").mkdir()
+    (tmp_path / "fedmef-period10-seed0" / "config.toml").write_text("")
+    check_directory(STUDIES["adjustment_period"], "paper", tmp_path)
+    with pytest.raises(UserError, match="no part of adjustment_period at desk scale"):
+        check_directory(STUDIES["adjustment_period"], "desk", tmp_path)
+    with pytest.raises(UserError, match="no part of table1"):
+        check_directory(STUDIES["table1"], "paper", tmp_path)
+    places = {default_directory(study, scale) for study in STUDIES.values() for scale in SCALES}
+    assert len(places) == len(STUDIES) * len(SCALES)
+
+
+@every_study
+def test_a_study_runs_at_smoke_scale(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["reproduce", study.name, "--scale", "smoke", "--out", str(tmp_path / "runs"), "--json"]
+    code, printed, told = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    answer = json.loads(printed)
+    assert (answer["scale"], answer["failures"], len(answer["rows"])) == ("smoke", [], ROWS[study.name])
+    assert all(any(value is not None for value in row.values()) for row in answer["rows"])
+    ours = [
+        value for row in answer["rows"] for heading, value in row.items() if "accuracy % (ours)" in heading
+    ]
+    assert all(0 <= accuracy <= 100 for accuracy in ours)
+    assert f"{len(study.cases('smoke'))} runs" in told
