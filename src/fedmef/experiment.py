@@ -78,7 +78,9 @@ class Experiment(BaseModel):
         description="Last round that may adjust (default: 60 % of the rounds, as in the paper).",
     )
     extrusion: float = Field(
-        default=0.1, ge=0, description="FedMef's lambda: the weight of the extrusion penalty."
+        default=0.5,
+        ge=0,
+        description="FedMef's lambda, the penalty's weight; lambda x learning rate stays below 1.",
     )
     grow_init: Literal["zero", "mean"] = Field(
         default="zero", description="First value of a grown weight: 0, or its filter's mean."

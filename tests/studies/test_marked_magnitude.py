@@ -25,7 +25,8 @@ def run(folder: Path, method: str, rate: float, extrusion: float) -> Run:
 @pytest.mark.slow
 def test_less_is_left_in_pruned_weights_as_lambda_grows_until_it_is_absurd(tmp_path: Path) -> None:
     fedtiny = run(tmp_path, "fedtiny", 0.3, 0.0)
-    none, small, good, absurd = (run(tmp_path, "fedmef", 0.5, value) for value in (0.0, 0.1, 1.0, 10.0))
+    lambdas = (0.0, 0.1, Experiment().extrusion, 10.0)
+    none, small, good, absurd = (run(tmp_path, "fedmef", 0.5, value) for value in lambdas)
 
     for measure in (dropped_magnitude, relative_magnitude):
         left = [measure([each]) or 0.0 for each in (none, small, good)]

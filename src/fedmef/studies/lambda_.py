@@ -7,7 +7,7 @@ from fedmef.studies.marked_magnitude import dropped_magnitude
 from fedmef.studies.scales import Scale, settings
 
 # The paper's values cannot be read off its text: none, good ones, and an absurd one.
-LAMBDAS = (0.0, 0.01, 0.1, 1.0, 10.0)
+LAMBDAS = (0.0, 0.1, 0.5, 1.0, 10.0)
 
 
 def cases(scale: Scale) -> list[Case]:

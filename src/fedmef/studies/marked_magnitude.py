@@ -8,7 +8,7 @@ from fedmef.run_directory import Run
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells, mean
 from fedmef.studies.scales import Scale, settings
 
-LAMBDAS = (0.0, 0.1, 1.0, 10.0)
+LAMBDAS = (0.0, 0.1, 0.5, 10.0)
 
 
 def cases(scale: Scale) -> list[Case]:

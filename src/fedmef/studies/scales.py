@@ -25,7 +25,7 @@ PAPER: Mapping[str, Any] = {
     "activation_sparsity": 0.9,
     "adjust_every": 10,
     "adjust_until": 300,
-    "extrusion": 0.1,  # the paper does not say its λ
+    "extrusion": 0.5,  # the paper does not say its λ; ours halves a marked weight in a step at η = 0.5
     "evaluate_every": 5,
 }
 # The same federation with a narrow network and few rounds.
