@@ -165,7 +165,7 @@ def test_sparsity_means_nothing_to_a_dense_method(tmp_path: Path) -> None:
         ({"method": "fedtiny", "dataset": "cifar10"}, "dataset = digits in the one, cifar10 in the other"),
         ({"method": "fedtiny", "model": "resnet18"}, "model = small_cnn in the one, resnet18"),
         ({"method": "fedtiny", "rounds": 3}, "rounds = 40 in the one, 3"),
-        ({"seed": 1, "extrusion": 0.5}, r"extrusion = 0\.1 in the one, 0\.5"),
+        ({"seed": 1, "extrusion": 0.7}, r"extrusion = 0\.5 in the one, 0\.7"),
         ({}, "are the same experiment"),
     ],
 )
