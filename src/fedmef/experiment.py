@@ -19,7 +19,10 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    method: str = Field(default="fedmef", description="Method: fedmef, fedavg, or module:Class of your own.")
+    method: str = Field(
+        default="fedmef",
+        description="fedmef, fedtiny, feddst, fl_pqsu, fedavg, ... (README), or module:Class.",
+    )
     dataset: str = Field(
         default="digits",
         description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
