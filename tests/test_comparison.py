@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedmef import federation
+from fedmef import federation, preparation
 from fedmef.comparison import Comparison, Failure, RunsFailedError, plan_runs, run_comparison
 from fedmef.comparison_summary import Row, comparison_table, summarize_comparison, summarize_seeds
 from fedmef.engines.fleet import partition
@@ -94,7 +94,7 @@ def test_every_method_runs_at_every_sparsity_with_every_seed_but_dense_ones_run_
 
 def test_methods_with_the_same_seed_share_the_partition() -> None:
     first, second, other = [
-        partition(experiment, federation.open_dataset(experiment))
+        partition(experiment, preparation.open_dataset(experiment))
         for experiment in (
             *comparison(("fedavg", "fedmef")).experiments(),
             *comparison(seeds=(1,)).experiments(),
@@ -249,8 +249,8 @@ def test_a_finished_comparison_is_reused_and_not_trained_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a finished run needs no data and no training")
 
-    for name in ("run", "resume", "open_dataset"):
-        monkeypatch.setattr(federation, name, never)
+    for module, name in ((federation, "run"), (federation, "resume"), (preparation, "open_dataset")):
+        monkeypatch.setattr(module, name, never)
     moved = Comparison(
         TINY.model_copy(update={"engine": "processes"}), two.methods, two.seeds, two.sparsities
     )

@@ -30,7 +30,7 @@ def server() -> Server:
 
 
 def values(of: Server) -> list[float]:
-    state, _ = decode_broadcast(of.broadcast(PLAN))
+    state, _ = decode_broadcast(of.broadcast(PLAN, [3])[3])
     return state["0.values"].tolist()
 
 

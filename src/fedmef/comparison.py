@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedmef import federation
+from fedmef import federation, preparation
 from fedmef.data import Dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
@@ -150,13 +150,13 @@ def plan_runs(
     if pending:
         _check_writable(out)
     for experiment in pending:
-        federation.check_names(experiment)  # all names before the first data set, which may be a download
+        preparation.check_names(experiment)  # all names before the first data set, which may be a download
     datasets: dict[DataSource, Dataset] = {}
     for experiment in pending:
         source = _data_source(experiment)
         if source not in datasets:
-            datasets[source] = federation.open_dataset(experiment)
-        federation.build_fleet(experiment, datasets[source])
+            datasets[source] = preparation.open_dataset(experiment)
+        preparation.build_fleet(experiment, datasets[source])
     return [
         PlannedRun(out / name, experiment, found[name], datasets.get(_data_source(experiment)), overwrite)
         for name, experiment in experiments.items()

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmef.data import Dataset, Split, SyntheticImages, batches, load_dataset
+from fedmef.data import Dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
 from fedmef.evaluation import Score, evaluate
 from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
 from fedmef.methods import build_method
-from fedmef.models import find_builder
 from fedmef.nn import sparse_layers
+from fedmef.preparation import build_fleet, check_names
 from fedmef.randomness import numpy_generator
 from fedmef.run_directory import Record, Run
 from fedmef.server import Server
@@ -98,75 +98,6 @@ def evaluate_run(directory: Run) -> Score:
         return _evaluate(fleet.model, fleet)
 
 
-def build_fleet(experiment: Experiment, dataset: Dataset | None = None) -> Fleet:
-    """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
-    check_names(experiment)
-    fleet = Fleet.build(experiment, dataset or open_dataset(experiment))
-    check_fit(fleet)
-    return fleet
-
-
-def open_dataset(experiment: Experiment) -> Dataset:
-    """The experiment's data set."""
-    size = experiment.synthetic_size
-    synthetic = SyntheticImages(
-        shape=(3, size, size),
-        train=experiment.synthetic_train,
-        test=experiment.synthetic_test,
-        seed=experiment.seed,
-    )
-    return load_dataset(experiment.dataset, experiment.data_dir, synthetic=synthetic)
-
-
-def check_names(experiment: Experiment) -> None:
-    """Raise `UserError` for a method, network or device that is not there, before data are looked for."""
-    build_method(experiment)
-    find_builder(experiment.model, experiment.width, experiment.stem)
-    check_device(experiment.device)
-
-
-def check_fit(fleet: Fleet) -> None:
-    """Raise `UserError` when the network cannot take the data, before anything is written."""
-    experiment, dataset = fleet.experiment, fleet.dataset
-    two = Split(dataset.test.images[:2], dataset.test.labels[:2])
-    try:
-        images, labels = next(
-            batches(
-                two,
-                torch.arange(len(two)),
-                2,
-                *dataset.statistics(),
-                generator=None,
-                device=experiment.device,
-            )
-        )
-        with torch.no_grad():
-            outputs = fleet.model.eval()(images)
-    except Exception as error:  # a user's own network may raise anything
-        raise UserError(
-            f"model '{experiment.model}' cannot take images of shape {list(dataset.shape)}: {error}"
-        ) from error
-    if outputs.shape != (len(labels), dataset.classes):
-        raise UserError(
-            f"model '{experiment.model}' answers {list(outputs.shape)} to {len(labels)} images: "
-            f"it must answer one number for each of the {dataset.classes} classes"
-        )
-
-
-def check_device(name: str) -> None:
-    """Raise `UserError` when this machine has no such device."""
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError
-    except RuntimeError:
-        raise UserError(f"device = '{name}': must be cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device = '{name}': this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
-        )
-
-
 def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | None) -> Run:
     experiment = directory.experiment
     classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
@@ -199,8 +130,8 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
     plan = server.method.plan(round_number)
     devices = choose_devices(experiment, round_number)
 
-    message = server.broadcast(plan)
-    answers = engine.train(devices, message)
+    messages = server.broadcast(plan, devices)
+    answers = [answer for answer in engine.train(messages).values() if isinstance(answer, bytes)]
     train_loss = server.absorb(answers, plan)
 
     before = _evaluate(server.model, fleet) if plan.adjusts else None
@@ -214,7 +145,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "test_accuracy": score and score.accuracy,
         "test_loss": score.loss if score and math.isfinite(score.loss) else None,
         "learning_rate": plan.learning_rate,
-        "bytes_down": len(message) * len(devices),
+        "bytes_down": sum(map(len, messages.values())),
         "bytes_up": sum(map(len, answers)),
         "seconds": time.perf_counter() - started,
         "devices": devices,

@@ -20,9 +20,10 @@ class Server:
         self.active = active_weights(model)
         self._updates: list[Update] = []
 
-    def broadcast(self, plan: Plan) -> bytes:
-        """The message that goes to every device of a round."""
-        return encode_broadcast(self.model.state_dict(), plan)
+    def broadcast(self, plan: Plan, devices: Sequence[int]) -> dict[int, bytes]:
+        """The message that goes to each device of a round."""
+        message = encode_broadcast(self.model.state_dict(), plan)
+        return dict.fromkeys(devices, message)
 
     def absorb(self, answers: Sequence[bytes], plan: Plan) -> float:
         """Make the devices' average the global model; returns their mean training loss."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmef import federation
+from fedmef import preparation
 from fedmef.comparison import Failure
 from fedmef.errors import UserError
 from fedmef.experiment import MACHINE_FIELDS, read_experiment
@@ -53,7 +53,7 @@ def test_every_scale_of_every_study_is_valid(study: Study, scale: Scale) -> None
     assert {case_of(name) for name in experiments} == {case.name for case in cases}
     assert len({experiment.to_toml() for experiment in experiments.values()}) == len(experiments)
     for experiment in experiments.values():
-        federation.check_names(experiment)
+        preparation.check_names(experiment)
         assert experiment.model in MODELS
         if experiment.method in METHODS and experiment.method not in ("fedavg", "fedavg_sap", "fl_pqsu"):
             plans = [

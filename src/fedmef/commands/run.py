@@ -13,7 +13,8 @@ from fedmef.errors import UserError
 from fedmef.event_files import EventFiles, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options
-from fedmef.federation import check_names, new_directory, open_dataset
+from fedmef.federation import new_directory
+from fedmef.preparation import check_names, open_dataset
 from fedmef.progress import RunProgress, human_bytes
 from fedmef.run_directory import Record, Run
 

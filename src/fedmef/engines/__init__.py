@@ -2,12 +2,12 @@
 
 import os
 
-from fedmef.engines.base import Engine
+from fedmef.engines.base import Engine, Lost
 from fedmef.engines.fleet import Fleet, prepared_model
 from fedmef.engines.inline import InlineEngine
 from fedmef.engines.processes import ProcessEngine
 
-__all__ = ["Engine", "Fleet", "InlineEngine", "ProcessEngine", "prepared_model", "start_engine"]
+__all__ = ["Engine", "Fleet", "InlineEngine", "Lost", "ProcessEngine", "prepared_model", "start_engine"]
 
 
 def start_engine(fleet: Fleet) -> Engine:

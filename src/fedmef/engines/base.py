@@ -1,15 +1,23 @@
 """An engine carries messages: it brings a broadcast to devices and their answers back, nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A device that gave no answer, and why."""
+
+    reason: str
 
 
 class Engine(Protocol):
     """Used as a context manager: leaving the block releases whatever the engine holds."""
 
-    def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:
-        """The answers of these devices, in their order."""
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        """Bring each device its message; what each answers, in the order of the messages."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -1,9 +1,10 @@
 """The engine without processes: devices train one after the other, here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
 
 
@@ -13,9 +14,9 @@ class InlineEngine:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
-    def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:
-        """The answers of these devices, in their order."""
-        return [self.fleet.train(device, message) for device in devices]
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        """What each device answers to its message."""
+        return {device: self.fleet.train(device, message) for device, message in messages.items()}
 
     def __enter__(self) -> Self:
         return self

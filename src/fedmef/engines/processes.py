@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Self, cast
 import torch
 
 from fedmef.data import Dataset
+from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
@@ -64,25 +65,25 @@ class ProcessEngine:
                 ) from None
             raise
 
-    def train(self, devices: Sequence[int], message: bytes) -> list[bytes]:
-        """The answers of these devices, in their order."""
-        waiting = list(reversed(devices))
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        """What each device answers to its message."""
+        waiting = list(messages)[::-1]
         answers: dict[int, bytes] = {}
         busy: dict[Connection, int] = {}
         try:
-            for connection in self._connections[: len(devices)]:
-                busy[connection] = _send(connection, waiting.pop(), message)
+            for connection in self._connections[: len(messages)]:
+                busy[connection] = _send(connection, waiting.pop(), messages)
             while busy:
                 for ready in wait(list(busy)):
                     connection = cast(Connection, ready)
                     answers[busy.pop(connection)] = _receive(connection)
                     if waiting:
-                        busy[connection] = _send(connection, waiting.pop(), message)
+                        busy[connection] = _send(connection, waiting.pop(), messages)
         except (EOFError, OSError) as error:
             raise FedmefError(
                 "a worker process died: killed, or out of memory (fewer workers need less)"
             ) from error
-        return [answers[device] for device in devices]
+        return {device: answers[device] for device in messages}
 
     def __enter__(self) -> Self:
         return self
@@ -102,9 +103,9 @@ class ProcessEngine:
         self._folder.cleanup()
 
 
-def _send(connection: Connection, device: int, message: bytes) -> int:
+def _send(connection: Connection, device: int, messages: Mapping[int, bytes]) -> int:
     connection.send_bytes(device.to_bytes(8, "little"))
-    connection.send_bytes(message)
+    connection.send_bytes(messages[device])
     return device
 
 

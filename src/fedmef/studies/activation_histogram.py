@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmef import federation
+from fedmef import federation, preparation
 from fedmef.data import to_input
 from fedmef.methods.fedmef import FedMef
 from fedmef.methods.sparse_network import sparse_network
@@ -74,7 +74,7 @@ def output_statistics(run: Run) -> dict[str, tuple[float, float]]:
     Under BatchNorm, what counts is what BatchNorm makes of it.
     """
     model = federation.load(run.path)
-    dataset = federation.open_dataset(run.experiment)
+    dataset = preparation.open_dataset(run.experiment)
     outputs: dict[str, Tensor] = {}
 
     def keep(name: str, module: nn.Module, output: Tensor) -> None:
