@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -13,6 +13,9 @@ from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
 from fedmef.errors import FedmefError
+
+# What a wrong command line raises: click's error below typer 0.26, typer's own since.
+USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
@@ -46,7 +49,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     try:
         code = app(arguments, standalone_mode=False)
-    except typer.TyperException as error:
+    except USAGE_ERROR as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:
         code = _failed(str(error), error.exit_code, debug)

@@ -42,6 +42,9 @@ class Experiment(BaseModel):
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
     devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
+    deadline: float | None = Field(
+        default=None, gt=0, description="Seconds in which a device must answer (default: no limit)."
+    )
     partition: Literal["dirichlet", "iid"] = Field(
         default="dirichlet", description="How data spreads over devices."
     )
@@ -92,8 +95,9 @@ class Experiment(BaseModel):
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
     )
-    engine: Literal["auto", "inline", "processes"] = Field(
-        default="auto", description="auto: processes on several cores, otherwise inline."
+    engine: Literal["auto", "inline", "processes", "flower"] = Field(
+        default="auto",
+        description="auto: processes on several cores, otherwise inline; flower: Flower's simulation on Ray.",
     )
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedmef.run_directory import Record, Run
 from fedmef.server import Server
 
 Watcher = Callable[[Record], None]
+EngineStarter = Callable[[Fleet], Engine]
 
 
 def run(
@@ -34,6 +36,7 @@ def run(
     dataset: Dataset | None = None,
     overwrite: bool = False,
     watch: Watcher | None = None,
+    start: EngineStarter = start_engine,
 ) -> Run:
     """Run an experiment in a new directory and return it.
 
@@ -43,12 +46,13 @@ def run(
         dataset: the data, if they are open already or your own; by default what the experiment names.
         overwrite: replace a run that is there already.
         watch: called with every round's record.
+        start: gives the engine that carries the messages; by default the one that the experiment asks for.
     """
     # Whatever is wrong with the experiment shows before anything is written.
     fleet = build_fleet(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
     Run.check_free(path, overwrite=overwrite)
-    with one_thread(), start_engine(fleet) as engine:
+    with one_thread(), start(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
 
 
@@ -58,6 +62,7 @@ def resume(
     *,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    start: EngineStarter = start_engine,
 ) -> Run:
     """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
 
@@ -71,7 +76,7 @@ def resume(
     if directory.finished:
         return directory
     fleet = build_fleet(directory.experiment, dataset)
-    with one_thread(), start_engine(fleet) as engine:
+    with one_thread(), start(fleet) as engine:
         return _federate(directory, fleet, engine, watch)
 
 
@@ -149,6 +154,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "bytes_up": sum(map(len, answers)),
         "seconds": time.perf_counter() - started,
         "devices": devices,
+        "device_reports": [asdict(report) for report in engine.reports],
         "active_weights": sum(server.active.values()),
         "adjusted": adjustment is not None and adjustment.exchanged > 0,
         "accuracy_before_adjustment": before and before.accuracy,

@@ -6,6 +6,7 @@ from typing import Self
 
 from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
+from fedmef.engines.reports import DeviceReport, measured
 
 
 class InlineEngine:
@@ -13,10 +14,16 @@ class InlineEngine:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.reports: list[DeviceReport] = []
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """What each device answers to its message."""
-        return {device: self.fleet.train(device, message) for device, message in messages.items()}
+        answers: dict[int, bytes | Lost] = {}
+        self.reports = []
+        for device, message in messages.items():
+            answers[device], report = measured(self.fleet.train, device, message)
+            self.reports.append(report)
+        return answers
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ machine holds one copy. Messages travel as bytes through pipes.
 
 import multiprocessing
 import signal
+import struct
 import tempfile
 import traceback
 from collections.abc import Mapping
@@ -19,11 +20,13 @@ import torch
 from fedmef.data import Dataset
 from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
+from fedmef.engines.reports import DeviceReport, measured
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
+MEASURED = struct.Struct("<dq")  # seconds and peak memory, before a device's answer
 
 
 class WorkerError(Exception):
@@ -34,6 +37,7 @@ class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
     def __init__(self, experiment: Experiment, dataset: Dataset, workers: int) -> None:
+        self.reports: list[DeviceReport] = []
         self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
         shared = dataset.folder
         if shared is None:
@@ -83,7 +87,8 @@ class ProcessEngine:
             raise FedmefError(
                 "a worker process died: killed, or out of memory (fewer workers need less)"
             ) from error
-        return {device: answers[device] for device in messages}
+        self.reports = [_report(device, messages[device], answers[device]) for device in messages]
+        return {device: answers[device][MEASURED.size :] for device in messages}
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +114,11 @@ def _send(connection: Connection, device: int, messages: Mapping[int, bytes]) ->
     return device
 
 
+def _report(device: int, message: bytes, answer: bytes) -> DeviceReport:
+    seconds, peak_memory = MEASURED.unpack_from(answer)
+    return DeviceReport(device, seconds, peak_memory, len(message), len(answer) - MEASURED.size)
+
+
 def _receive(connection: Connection) -> bytes:
     answer = connection.recv_bytes()
     if answer[:1] == FAILED:
@@ -127,7 +137,8 @@ def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
             device = int.from_bytes(connection.recv_bytes(), "little")
             message = connection.recv_bytes()
             try:
-                connection.send_bytes(DONE + fleet.train(device, message))
+                answer, report = measured(fleet.train, device, message)
+                connection.send_bytes(DONE + MEASURED.pack(report.seconds, report.peak_memory) + answer)
             except Exception as error:
                 connection.send_bytes(FAILED + _explain(error, f"device {device} failed: "))
     except (EOFError, OSError):
