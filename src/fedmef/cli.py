@@ -9,6 +9,7 @@ import typer
 import fedmef
 from fedmef.commands.compare import compare
 from fedmef.commands.examine import data, evaluate
+from fedmef.commands.flower import flower
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in (run, compare, reproduce, report, evaluate, data):
     app.command()(command)
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)

@@ -38,7 +38,7 @@ def start_engine(fleet: Fleet) -> Engine:
 
 def _simulation(fleet: Fleet, workers: int) -> Engine:
     try:
-        from fedmef.engines.flower import SimulationEngine  # noqa: PLC0415  (flwr is an extra)
+        from fedmef.engines.flower.simulation import SimulationEngine  # noqa: PLC0415  (flwr is an extra)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("flwr", "ray"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from fedmef.report.devices import devices_table
 from fedmef.report.figures import Drawing
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
@@ -47,7 +48,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {figures}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
-<p>Each run’s configuration, and the command that repeats it.</p>
+<p>Each run’s configuration, the command that repeats it, and what its devices measured.</p>
 {"".join(map(_run, runs))}
 </section>
 </main>
@@ -117,6 +118,7 @@ def _run(run: FinishedRun) -> str:
 <span class="result">{100 * summary.test_accuracy:.2f} %</span></summary>
 <p>Repeat it: <code>{escape(command)}</code></p>
 <pre tabindex="0">{escape(experiment.to_toml())}</pre>
+{devices_table(run)}
 <p class="facts">fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """

@@ -48,6 +48,16 @@ class Summary(_Checked):
     torch: str = "unknown"
 
 
+class DeviceCosts(_Checked):
+    """What a device measured of itself in a round."""
+
+    device: Count
+    seconds: Annotated[float, Field(ge=0, le=1e12)]
+    peak_memory: Count
+    bytes_down: Count
+    bytes_up: Count
+
+
 class Round(_Checked):
     """What a report uses of a line of `metrics.jsonl`."""
 
@@ -58,6 +68,7 @@ class Round(_Checked):
     adjusted: bool
     accuracy_before_adjustment: Share | None
     accuracy_after_adjustment: Share | None
+    device_reports: list[DeviceCosts] = []
 
 
 @dataclass(frozen=True)

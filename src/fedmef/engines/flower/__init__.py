@@ -9,7 +9,6 @@ keep_quiet()
 
 from fedmef.engines.flower.apps import client_app, server_app  # noqa: E402
 from fedmef.engines.flower.engine import FlowerEngine  # noqa: E402
-from fedmef.engines.flower.simulation import SimulationEngine  # noqa: E402
 from fedmef.engines.flower.strategy import FedMefStrategy  # noqa: E402
 
-__all__ = ["FedMefStrategy", "FlowerEngine", "SimulationEngine", "client_app", "server_app"]
+__all__ = ["FedMefStrategy", "FlowerEngine", "client_app", "server_app"]
