@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr")
-
 from scripts.deploy_demo import Deployment, demonstrate, wait_until
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray")
-
 SETTINGS = {
     "devices": 10,
     "devices_per_round": 5,
