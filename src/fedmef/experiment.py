@@ -83,7 +83,7 @@ class Experiment(BaseModel):
     extrusion: float = Field(
         default=0.5,
         ge=0,
-        description="FedMef's lambda, the penalty's weight; lambda x learning rate stays below 1.",
+        description="FedMef's lambda, the weight of the penalty on what will be pruned.",
     )
     grow_init: Literal["zero", "mean"] = Field(
         default="zero", description="First value of a grown weight: 0, or its filter's mean."

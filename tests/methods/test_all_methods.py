@@ -105,11 +105,11 @@ ADJUSTING = Plan(round=5, learning_rate=0.01, adjustment_rate=0.5)
 )
 def test_extrusion_is_what_tells_the_ablations_apart(name: str, extrudes: bool, penalizes: bool) -> None:
     local = RecordedTraining()
-    experiment = Experiment(method=name, learning_rate=1.0, extrusion=2.0)
+    experiment = Experiment(method=name, learning_rate=1.0, extrusion=0.4)
     build_method(experiment).train(local, ADJUSTING)  # type: ignore[arg-type]
     assert local.asked == {"0": 2}
     # |θ_low|² = 0.1² + 0.2² = 0.05
-    assert local.penalties == pytest.approx([0.1 if penalizes else 0.0] if extrudes else [])
+    assert local.penalties == pytest.approx([0.02 if penalizes else 0.0] if extrudes else [])
     assert all(rate > ADJUSTING.learning_rate for rate in local.rates)
     assert bool(local.rates) == extrudes
 
