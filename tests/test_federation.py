@@ -66,7 +66,7 @@ def test_active_weights_per_layer_stay_the_same_in_every_round(
     seen: list[dict[str, int]] = []
     write = Run.write_checkpoint
 
-    def spy(self: Run, state: dict[str, torch.Tensor], next_round: int) -> None:
+    def spy(self: Run, state: dict[str, torch.Tensor], next_round: int, ledger: object) -> None:
         masks = {name: value for name, value in state.items() if name.endswith(".mask")}
         seen.append({name: sum(int(byte).bit_count() for byte in mask) for name, mask in masks.items()})
         assert all(state[name.replace("mask", "values")].numel() == count for name, count in seen[-1].items())

@@ -58,10 +58,7 @@ def choose_scheme(rule: Rule, size: int, nonzero: int, bits: int, rows: int, col
     if rule == "auto":
         candidates = [scheme for scheme in SCHEMES if bits or scheme != "dense"]
         return min(candidates, key=lambda scheme: scheme_bits(scheme, size, nonzero, bits, rows, columns))
-    if rule == "paper":
-        scheme = _by_density(size, nonzero, rows, columns)
-    else:
-        scheme = rule
+    scheme = _by_density(size, nonzero, rows, columns) if rule == "paper" else rule
     return "bitmap" if scheme == "dense" and not bits else scheme
 
 
