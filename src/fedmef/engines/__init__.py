@@ -33,7 +33,7 @@ def start_engine(fleet: Fleet) -> Engine:
         return InlineEngine(fleet)
     if wanted == "flower":
         return _simulation(fleet, workers)
-    return ProcessEngine(experiment, fleet.dataset, workers)
+    return ProcessEngine(experiment, fleet.dataset, workers, fleet.memory)
 
 
 def _simulation(fleet: Fleet, workers: int) -> Engine:

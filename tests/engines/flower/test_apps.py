@@ -1,5 +1,6 @@
 """The two halves of an app and the strategy, on a Grid without a network, with the template's functions."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from flwr.serverapp import ServerApp
 import fedmef
 from fedmef.engines.flower import FedMefStrategy, client_app, server_app
 from fedmef.engines.flower.apps import experiment_of
+from fedmef.engines.flower.translation import device_number
 from fedmef.errors import UserError
 from fedmef.flower_template.app.task import load_data, load_model
 from fedmef.methods import METHODS
 from fedmef.models import build_model
 from fedmef.run_directory import Run
+from fedmef.wire import MaskMemory
 from tests.engines.flower.loopback import Loopback, context
 
 CONFIG: UserConfig = {"devices": 2, "devices-per-round": 2, "rounds": 3, "adjust-every": 1, "local-epochs": 1}
@@ -67,6 +70,31 @@ def test_an_app_goes_on_with_its_run_to_the_same_bits(
     run(server_app(load_model, load_data), config)
     assert len(Run.open(stopped).metrics) == 3
     assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_device_that_lost_its_masks_costs_a_round_and_gets_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories = {device: tmp_path / f"memory-{device}" for device in (0, 1)}
+    monkeypatch.setattr(
+        "fedmef.engines.flower.apps.mask_memory",
+        lambda _, context: MaskMemory(memories[device_number(context)]),
+    )
+
+    def forget(record: dict[str, Any]) -> None:
+        if record["round"] == 0:
+            shutil.rmtree(memories[1])
+
+    monkeypatch.setattr("fedmef.engines.flower.apps._tell", forget)
+    out = tmp_path / "run"
+    run(server_app(load_model, load_data), {**CONFIG, "rounds": 4, "adjust-every": 5, "out": str(out)})
+    records = Run.open(out).metrics
+    answered = [[report["device"] for report in record["device_reports"]] for record in records]
+    assert answered == [[0, 1], [0], [0, 1], [0, 1]]
+    whole, both, _, values = (record["bytes_down"] for record in records)
+    assert both == values < whole
+    down = [report["bytes_down"] for report in records[2]["device_reports"]]
+    assert down == [values / 2, whole / 2]
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

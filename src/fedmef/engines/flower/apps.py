@@ -17,6 +17,7 @@ from flwr.app import Context, Message, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import log
+from flwr.supercore.utils import get_flwr_home
 from torch import nn
 
 from fedmef.data import Dataset
@@ -30,12 +31,15 @@ from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
 from fedmef.federation import new_directory, one_thread, resume, run
 from fedmef.methods import build_method
 from fedmef.run_directory import CONFIG, Record, Run
+from fedmef.wire import MaskMemory
 
 LoadModel = Callable[..., nn.Module]
 LoadData = Callable[..., Dataset]
 
 # Settings of the app that are none of the experiment.
 OUT, RESUME, PATIENCE = "out", "resume", "patience"
+# And of a node, beside its partition-id.
+MEMORY = "memory"
 
 
 def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
@@ -79,11 +83,20 @@ def client_app(load_model: LoadModel, load_data: LoadData) -> ClientApp:
         dataset = load_data(number)
         method = build_method(experiment)
         model = prepared_model(experiment, method, dataset.classes, dataset.shape[0])
-        device = Device(number, method, model, dataset, torch.arange(len(dataset.train)))
+        samples = torch.arange(len(dataset.train))
+        device = Device(number, method, model, dataset, samples, mask_memory(experiment, context))
         with one_thread():
             return train_reply(message, number, lambda _, content: device.train(content))
 
     return app
+
+
+def mask_memory(experiment: Experiment, context: Context) -> MaskMemory | None:
+    """Where a device keeps masks between rounds, whatever becomes of its SuperNode in between."""
+    if not experiment.remember_masks:
+        return None
+    default = get_flwr_home() / "fedmef" / f"device-{device_number(context)}"
+    return MaskMemory(Path(str(context.node_config.get(MEMORY, default))))
 
 
 def experiment_of(config: UserConfig, load_model: LoadModel, load_data: LoadData) -> Experiment:

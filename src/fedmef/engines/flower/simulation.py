@@ -23,6 +23,7 @@ from fedmef.engines.flower.nodes import Nodes
 from fedmef.engines.flower.translation import device_number, device_reply, train_reply
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
+from fedmef.wire import MaskMemory
 
 
 class SimulationEngine(FlowerEngine):
@@ -40,7 +41,7 @@ class SimulationEngine(FlowerEngine):
         self._failure: BaseException | None = None
         grids: Queue[Grid | None] = Queue()
         self._thread = threading.Thread(
-            target=self._simulate, args=(experiment, data, workers, grids), name="flower", daemon=True
+            target=self._simulate, args=(fleet, data, workers, grids), name="flower", daemon=True
         )
         self._thread.start()
         try:
@@ -71,9 +72,7 @@ class SimulationEngine(FlowerEngine):
         if not self._thread.is_alive() or self._failure is not None:
             raise FedmefError(f"Flower's simulation ended: {self._failure}") from self._failure
 
-    def _simulate(
-        self, experiment: Experiment, data: Path, workers: int, grids: "Queue[Grid | None]"
-    ) -> None:
+    def _simulate(self, fleet: Fleet, data: Path, workers: int, grids: "Queue[Grid | None]") -> None:
         """Run Flower's simulation: its ServerApp only hands over its Grid, and waits for the end."""
         for name in ("flwr", "ray"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong comes back in a reply
@@ -87,8 +86,8 @@ class SimulationEngine(FlowerEngine):
         try:
             run_simulation(
                 server,
-                _client_app(experiment.model_dump_json(), str(data)),
-                experiment.devices,
+                _client_app(fleet.experiment.model_dump_json(), data, fleet.memory),
+                fleet.experiment.devices,
                 backend_config={
                     "init_args": {"num_cpus": workers, "log_to_driver": False, "logging_level": "ERROR"},
                     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -100,7 +99,7 @@ class SimulationEngine(FlowerEngine):
             grids.put(None)
 
 
-def _client_app(experiment: str, data: str) -> ClientApp:
+def _client_app(experiment: str, data: Path, memory: MaskMemory | None) -> ClientApp:
     """Small, because Flower sends it with every message: what is large is built once in each worker."""
     app = ClientApp()
 
@@ -110,12 +109,12 @@ def _client_app(experiment: str, data: str) -> ClientApp:
 
     @app.train("round")
     def train(message: Message, context: Context) -> Message:
-        return train_reply(message, device_number(context), _fleet(experiment, data).train)
+        return train_reply(message, device_number(context), _fleet(experiment, data, memory).train)
 
     return app
 
 
 @lru_cache(maxsize=1)
-def _fleet(experiment: str, data: str) -> Fleet:
+def _fleet(experiment: str, data: Path, memory: MaskMemory | None) -> Fleet:
     torch.set_num_threads(1)
-    return Fleet.build(Experiment.model_validate_json(experiment), Dataset.open(Path(data)))
+    return Fleet.build(Experiment.model_validate_json(experiment), Dataset.open(data), memory)

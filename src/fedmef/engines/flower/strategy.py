@@ -59,6 +59,8 @@ class FedMefStrategy(Strategy):
         devices = choose_devices(self.experiment, server_round - 1)
         nodes = self._nodes.of(devices)
         messages = self.server.broadcast(self._plan, [device for device in devices if device in nodes])
+        for device in messages:
+            self.server.ledger.forget(device)  # until it answers: then it has the masks of this message
         return [train_message(content, nodes[device]) for device, content in messages.items()]
 
     def aggregate_train(
