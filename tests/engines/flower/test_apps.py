@@ -105,3 +105,9 @@ def test_the_strategy_runs_every_method(method: str) -> None:
 def test_a_setting_that_does_not_exist_is_named() -> None:
     with pytest.raises(UserError, match="did you mean 'sparsity'"):
         experiment_of({"sparsty": 0.5}, load_model, load_data)
+
+
+def test_ray_can_take_the_device_half() -> None:
+    from ray import cloudpickle
+
+    assert len(cloudpickle.dumps(client_app(load_model, load_data))) < 10_000

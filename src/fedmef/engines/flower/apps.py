@@ -78,17 +78,22 @@ def client_app(load_model: LoadModel, load_data: LoadData) -> ClientApp:
 
     @app.train("round")
     def train(message: Message, context: Context) -> Message:
-        experiment = experiment_of(context.run_config, load_model, load_data)
-        number = device_number(context)
-        dataset = load_data(number)
-        method = build_method(experiment)
-        model = prepared_model(experiment, method, dataset.classes, dataset.shape[0])
-        samples = torch.arange(len(dataset.train))
-        device = Device(number, method, model, dataset, samples, mask_memory(experiment, context))
-        with one_thread():
-            return train_reply(message, number, lambda _, content: device.train(content))
+        return _device_round(message, context, load_model, load_data)
 
     return app
+
+
+def _device_round(message: Message, context: Context, load_model: LoadModel, load_data: LoadData) -> Message:
+    """Not within `client_app`: Ray pickles what is, with whatever it names, and cannot pickle torch."""
+    experiment = experiment_of(context.run_config, load_model, load_data)
+    number = device_number(context)
+    dataset = load_data(number)
+    method = build_method(experiment)
+    model = prepared_model(experiment, method, dataset.classes, dataset.shape[0])
+    samples = torch.arange(len(dataset.train))
+    device = Device(number, method, model, dataset, samples, mask_memory(experiment, context))
+    with one_thread():
+        return train_reply(message, number, lambda _, content: device.train(content))
 
 
 def mask_memory(experiment: Experiment, context: Context) -> MaskMemory | None:
