@@ -15,7 +15,10 @@ class Loopback(Grid):
     """`nodes` gives the partition-id of each node, or None for a node that is dead."""
 
     def __init__(
-        self, nodes: dict[int, int | None], app: ClientApp, run_config: UserConfig | None = None
+        self,
+        nodes: dict[int, int | None],
+        app: Callable[[Message, Context], Message],
+        run_config: UserConfig | None = None,
     ) -> None:
         self.nodes = nodes
         self.app = app

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import UserConfig
+from flwr.app import Context, Message, UserConfig
 from flwr.serverapp import ServerApp
 
 import fedmef
 from fedmef.engines.flower import FedMefStrategy, client_app, server_app
 from fedmef.engines.flower.apps import experiment_of
-from fedmef.engines.flower.translation import device_number
+from fedmef.engines.flower.translation import TRAIN, device_number
 from fedmef.errors import UserError
 from fedmef.flower_template.app.task import load_data, load_model
 from fedmef.methods import METHODS
@@ -48,6 +48,25 @@ def test_the_app_writes_an_ordinary_run_and_the_strategy_gives_the_same_bits(tmp
     state, strategy = directory.model_state(), strategy_state(CONFIG)
     assert state.keys() == strategy.keys()
     assert all(torch.equal(state[name], strategy[name]) for name in state)
+
+
+def test_our_bytes_are_those_that_flower_counts_within_two_percent(tmp_path: Path) -> None:
+    config: UserConfig = {**CONFIG, "out": str(tmp_path / "run")}
+    devices = client_app(load_model, load_data)
+    counted = {"down": 0, "up": 0}
+
+    def count(message: Message, context: Context) -> Message:
+        reply = devices(message, context)
+        if message.metadata.message_type == TRAIN:
+            for way, sent in (("down", message), ("up", reply)):
+                # What Flower's `message_size_mod` adds up.
+                counted[way] += sum(record.count_bytes() for record in sent.content.values())
+        return reply
+
+    server_app(load_model, load_data)(Loopback(dict(NODES), count, config), context(0, config))
+    summary = Run.open(tmp_path / "run").summary
+    assert summary["bytes_down"] <= counted["down"] <= 1.02 * summary["bytes_down"]
+    assert summary["bytes_up"] <= counted["up"] <= 1.02 * summary["bytes_up"]
 
 
 def test_an_app_goes_on_with_its_run_to_the_same_bits(
@@ -110,4 +129,4 @@ def test_a_setting_that_does_not_exist_is_named() -> None:
 def test_ray_can_take_the_device_half() -> None:
     from ray import cloudpickle
 
-    assert len(cloudpickle.dumps(client_app(load_model, load_data))) < 10_000
+    assert len(cloudpickle.dumps(client_app(load_model, load_data))) < 10_000  # type: ignore[no-untyped-call]
