@@ -23,7 +23,7 @@ from fedmef.engines.flower.translation import content_of, train_message
 from fedmef.experiment import Experiment
 from fedmef.federation import choose_devices, one_thread
 from fedmef.methods import Plan, build_method
-from fedmef.server import Server
+from fedmef.server import Server, packed_masks
 
 
 class FedMefStrategy(Strategy):
@@ -52,6 +52,7 @@ class FedMefStrategy(Strategy):
     ) -> Iterable[Message]:
         """The messages to this round's devices. Flower counts rounds from 1."""
         self.server.method.load(self.server.model, arrays.to_torch_state_dict())
+        self.server.ledger.advance(packed_masks(self.server.model))  # `start` may begin with any
         if self._nodes is None:
             self._nodes = Nodes(grid, self.experiment.devices)
             self._nodes.wait(self.patience)
