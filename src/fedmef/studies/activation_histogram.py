@@ -21,6 +21,8 @@ IMAGES = 64
 class WithoutNormalization(FedMef):
     """FedMef on a network that nothing normalises: neither BatchNorm nor NSConv."""
 
+    normalized = False
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Random sparse with pruned caches; BatchNorm goes."""
         for module in list(network.modules()):
