@@ -12,8 +12,9 @@ from fedmef.report.groups import (
     group_runs,
     layer_densities,
 )
-from fedmef.report.memory import DeviceMemory
+from fedmef.report.memory import DeviceMemory, MemoryMeasurements
 from fedmef.report.reading import read_runs
+from fedmef.studies import STUDIES
 from tests.report.finished_runs import experiment, write_run
 
 
@@ -43,6 +44,26 @@ def test_methods_and_sparsities_are_groups_and_dense_methods_have_no_sparsity(tm
     write_run(tmp_path / "b", experiment("fedmef", sparsity=0.8), [0.5])
     write_run(tmp_path / "c", experiment("fedavg", sparsity=0.9), [0.5])
     assert [group.name for group in groups_in(tmp_path)] == ["fedavg", "fedmef 0.8", "fedmef 0.9"]
+
+
+@pytest.mark.parametrize("name", ["heterogeneity", "local_epochs", "selected_clients", "marked_magnitude"])
+def test_a_study_can_be_reported_though_its_cases_share_method_and_sparsity(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryMeasurements, "of", lambda *_: "not asked")
+    experiments = STUDIES[name].experiments("smoke")
+    for directory, asked in experiments.items():
+        write_run(tmp_path / directory, asked, [0.5] * asked.rounds)
+    names = [group.name for group in groups_in(tmp_path)]
+    assert len(names) == len(set(names)) == len(experiments)
+
+
+def test_variants_are_in_the_order_of_their_values(tmp_path: Path) -> None:
+    for period in (10, 3, 5):
+        write_run(tmp_path / str(period), experiment(adjust_every=period), [0.5])
+    assert [group.row.variant for group in groups_in(tmp_path)] == [
+        f"adjust_every {period}" for period in (3, 5, 10)
+    ]
 
 
 def test_adjustments_are_paired_before_and_after(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ every layer; FedMef sets PruneFL aside for that memory. An ordinary step holds n
 
 Weights move freely between layers, as in the paper. Deviations, so that methods are compared at one size and
 from one start: the total number of active weights stays what the sparsity says, where the paper's grows and
-shrinks; the first masks are random, where the paper prunes at one selected device before the rounds begin; and
-`t` counts multiply-adds, where the paper times a device.
+shrinks; the first masks are random, where the paper prunes at one device before the rounds begin; and `t`
+counts multiply-adds, where the paper times a device.
 """
 
 from collections.abc import Iterator, Sequence

@@ -34,15 +34,16 @@ KINDS = (
     Kind(
         "accuracy",
         "Accuracy over rounds",
-        "Test accuracy of the global model after each evaluated round: mean over seeds; the band is one "
-        "sample standard deviation to each side.",
+        "Test accuracy of the global model after each evaluated round: mean over seeds, with a band of one "
+        "sample standard deviation to each side where there are several.",
         draw_accuracy,
     ),
     Kind(
         "memory",
         "Accuracy against memory",
         "Final test accuracy against the memory of a device, measured: parameters, masks, gradients and kept "
-        "activations at the run's batch size. Up and to the left is better; bars are one standard deviation.",
+        "activations at the run's batch size. Up and to the left is better; bars, where there are several "
+        "seeds, are one standard deviation.",
         draw_memory,
     ),
     Kind(
@@ -62,8 +63,8 @@ KINDS = (
     Kind(
         "densities",
         "Density of each layer",
-        "Active weights of each sparse layer at the end, mean over seeds. An empty cell is a layer that the "
-        "method leaves as it is, dense; a method without sparse layers has no column.",
+        "Active weights of each layer that a method has made sparse, at the end, mean over seeds. A method "
+        "without sparse layers has no column.",
         draw_densities,
     ),
 )

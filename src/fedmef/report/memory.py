@@ -8,8 +8,8 @@ import torch
 from fedmef.costs import bytes_kept_for_backward, bytes_of_state
 from fedmef.engines import prepared_model
 from fedmef.experiment import MACHINE_FIELDS
+from fedmef.finished_run import FinishedRun
 from fedmef.methods import build_method
-from fedmef.report.reading import FinishedRun
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from fedmef.comparison_summary import unnamed_differences
+from fedmef.finished_run import FinishedRun
 from fedmef.report.figures import Drawing
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
-from fedmef.report.reading import FinishedRun, LeftOut
+from fedmef.report.reading import LeftOut
 from fedmef.run_directory import CONFIG
 
 
@@ -18,7 +20,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
     experiment = groups[0].runs[0].experiment
     title = f"{experiment.dataset}, {experiment.model}"
     runs = [run for group in groups for run in group.runs]
-    figures = "".join(map(_figure, drawings))
+    figures = "".join(_figure(drawing, _seeds(groups)) for drawing in drawings)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -59,15 +61,19 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 
 def _federation(runs: Sequence[FinishedRun]) -> str:
     experiment = runs[0].experiment
-    alpha = f", α = {experiment.alpha:g}" if experiment.partition == "dirichlet" else ""
+    alpha = f", α = {_all('alpha', runs)}" if experiment.partition == "dirichlet" else ""
     facts = (
         f"{len(runs)} run{'s' if len(runs) > 1 else ''}",
         f"{experiment.rounds} rounds",
-        f"{experiment.devices_per_round} of {experiment.devices} devices in each",
+        f"{_all('devices_per_round', runs)} of {experiment.devices} devices in each",
         f"{experiment.partition} partition{alpha}",
         f"images {' × '.join(map(str, runs[0].summary.image_shape))}",
     )
     return escape(" · ".join(facts))
+
+
+def _all(field: str, runs: Sequence[FinishedRun]) -> str:
+    return " or ".join(f"{value:g}" for value in sorted({getattr(run.experiment, field) for run in runs}))
 
 
 def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
@@ -76,27 +82,53 @@ def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
         for group in groups
         if isinstance(group.memory, str)
     ]
+    items += [f"{group.name}: {group.row.warning}" for group in groups if group.row.warning]
     items += [f"Left out: {left}" for left in left_out]
+    if different := unnamed_differences([group.runs[0].experiment for group in groups]):
+        items.append(f"Rows also differ in: {', '.join(different)}")
     warnings = "".join(f'<li class="warning">{escape(item)}</li>' for item in items)
-    return f"""<ul class="notes">{warnings}
-<li>Accuracy is the final test accuracy: mean ± sample standard deviation over seeds.</li>
-<li>Memory is measured: parameters, masks, gradients and kept activations of a training step at the run’s
-batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, in every method.</li>
-<li>Bytes are those of the messages that were sent. Ratios are to fedavg: dense, with BatchNorm.</li>
-<li>Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of them.</li>
-</ul>"""
+    plain = "".join(f"<li>{escape(note)}</li>" for note in _explanations(groups))
+    return f'<ul class="notes">{warnings}{plain}</ul>'
 
 
-def _figure(drawing: Drawing) -> str:
+def _explanations(groups: Sequence[Group]) -> list[str]:
+    """What the columns mean, as far as these runs have something in them."""
+    several = any(len(group.runs) > 1 for group in groups)
+    spread = ": mean ± sample standard deviation over seeds" if several else ""
+    dense = sum(group.row.method == "fedavg" for group in groups) == 1
+    notes = [
+        f"Accuracy is the final test accuracy{spread}. Rounds are counted from 0, as in a run’s metrics.",
+        "Memory is measured: parameters, masks, gradients and kept activations of an ordinary training step "
+        "at the run’s batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, and "
+        "in adjustment rounds what a method collects for them: PruneFL’s dense sums above all.",
+        "Bytes are those of the messages that were sent."
+        + (" Ratios are to fedavg: dense, with BatchNorm." if dense else ""),
+        "Time is of the machine that ran it, with whatever else it had to do.",
+    ]
+    if any(group.row.adjustment_drop is not None for group in groups):
+        notes.append(
+            "Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of "
+            "them; below zero it gained. FedDST’s devices adjust themselves: it has no accuracy just before."
+        )
+    return notes
+
+
+def _seeds(groups: Sequence[Group]) -> str:
+    counts = sorted({len(group.runs) for group in groups})
+    return f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} each."
+
+
+def _figure(drawing: Drawing, seeds: str) -> str:
     kind = drawing.kind
+    caption = f"{kind.caption} {seeds}"
     return f"""<section aria-labelledby="{kind.name}">
 <h2 id="{kind.name}">{escape(kind.title)}</h2>
 <figure>
 <picture>
 <source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
-<img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {kind.caption}")}">
+<img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {caption}")}">
 </picture>
-<figcaption>{escape(kind.caption)}</figcaption>
+<figcaption>{escape(caption)}</figcaption>
 </figure>
 </section>
 """

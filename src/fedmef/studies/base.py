@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from fedmef.comparison import Failure
+from fedmef.comparison_summary import mean
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.run_directory import Run
@@ -58,11 +59,6 @@ def accuracy_cells(result: Result) -> Row:
 def accuracies(results: Sequence[Result]) -> list[Row]:
     """The plainest table: a row for each case with our accuracy and the paper's."""
     return [{**result.case.labels, **accuracy_cells(result), **result.case.paper} for result in results]
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """None when there are none: no run of a case was finished, or none adjusted its masks."""
-    return fmean(values) if values else None
 
 
 @dataclass(frozen=True)
