@@ -261,14 +261,15 @@ def test_a_column_has_one_unit(tmp_path: Path) -> None:
     ]
     runs[0].finish(STATE, {**runs[0].summary, "bytes_up": 20_000_000})
     lines = printed(summarize_comparison(runs), 80)
-    assert ["5.0", "MB"] == lines[1].split()[5:7]
-    assert ["0.0001", "MB"] == lines[2].split()[5:7]
+    assert lines[1].split()[5:7] == ["5.0", "MB"]
+    assert lines[2].split()[5:7] == ["0.0001", "MB"]
 
 
 def test_a_gain_too_small_to_print_is_no_minus_zero(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", Experiment(), 0.5, (0.5, 0.50001))
     (row,) = summarize_comparison([run])
-    assert row.adjustment_drop is not None and row.adjustment_drop < 0
+    assert row.adjustment_drop is not None
+    assert row.adjustment_drop < 0
     assert printed([row], width=80)[1].split()[4] == "0.00"
 
 

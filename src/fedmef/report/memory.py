@@ -7,7 +7,7 @@ import torch
 
 from fedmef.costs import bytes_kept_for_backward, bytes_of_state
 from fedmef.engines import prepared_model
-from fedmef.experiment import MACHINE_FIELDS
+from fedmef.experiment import MACHINE_FIELDS, Experiment
 from fedmef.finished_run import FinishedRun
 from fedmef.methods import build_method
 
@@ -45,12 +45,19 @@ class MemoryMeasurements:
         return self._measured[configuration]
 
 
+def device_memory(experiment: Experiment, classes: int, image_shape: Sequence[int]) -> DeviceMemory:
+    """Measure the network of an experiment as its method prepares it, on a batch of noise.
+
+    The step is an ordinary one: what an adjustment round holds as well is not among the bytes.
+    """
+    experiment = experiment.model_copy(update={"device": "cpu"})  # the CPU's allocator does the counting
+    model = prepared_model(experiment, build_method(experiment), classes, image_shape[0]).train()
+    images = torch.randn(experiment.batch_size, *image_shape, generator=torch.Generator().manual_seed(0))
+    return DeviceMemory(bytes_of_state(model, images), bytes_kept_for_backward(model, images))
+
+
 def _measure(run: FinishedRun) -> DeviceMemory | str:
-    experiment = run.experiment.model_copy(update={"device": "cpu"})  # the CPU's allocator does the counting
-    shape: Sequence[int] = run.summary.image_shape
     try:
-        model = prepared_model(experiment, build_method(experiment), run.summary.classes, shape[0]).train()
-        images = torch.randn(experiment.batch_size, *shape, generator=torch.Generator().manual_seed(0))
-        return DeviceMemory(bytes_of_state(model, images), bytes_kept_for_backward(model, images))
+        return device_memory(run.experiment, run.summary.classes, run.summary.image_shape)
     except Exception as error:  # a method or a network of the user's own may raise anything, or be gone
         return " ".join(str(error).split()) or type(error).__name__

@@ -72,6 +72,7 @@ class Study:
         shows: what to look for in the table.
         cases: what is run at a scale.
         tabulate: the table of what the runs gave.
+        remark: what of it is not the paper's, or does not compare; "" for nothing.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Study:
     shows: str
     cases: Callable[[Scale], list[Case]]
     tabulate: Tabulate = accuracies
+    remark: str = ""
 
     def experiments(
         self, scale: Scale, seeds: int | None = None, machine: Mapping[str, Any] | None = None
