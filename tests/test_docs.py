@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -13,8 +14,7 @@ BLOCK = re.compile(r"```python\n(.*?)```|(?<=\n\n)((?: {4}[^\n]*\n|\n)+)", re.DO
 
 def python_blocks(page: Path) -> list[str]:
     blocks = [fenced or indented for fenced, indented in BLOCK.findall(page.read_text(encoding="utf-8"))]
-    plain = [re.sub("(?m)^ {4}", "", block) if block.startswith("    ") else block for block in blocks]
-    return [block for block in plain if re.match(r"\s*(import|from) ", block)]
+    return [block for block in map(dedent, blocks) if re.match(r"\s*(import|from) ", block)]
 
 
 def test_the_documentation_shows_python() -> None:

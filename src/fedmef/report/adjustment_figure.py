@@ -52,7 +52,8 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
         tidy(panel, "round" if lowest else "", "test accuracy, %" if leftmost else "")
         panel.tick_params(labelbottom=lowest, labelleft=leftmost)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        panel.set_title(f"{plain(group.name)}\n{_mean_drop(group)}", fontsize=FONT_SIZE)
+        name = plain(group.name).replace(", ", ",\n", 1)  # a panel is narrow
+        panel.set_title(f"{name}\n{_mean_drop(group)}", fontsize=FONT_SIZE)
     markers = [
         Line2D([], [], linestyle="", marker="o", color=GREY, markerfacecolor="white"),
         Line2D([], [], linestyle="", marker="o", color=GREY),

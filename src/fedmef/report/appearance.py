@@ -114,7 +114,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
     )
 
 
-def plain(text: str, limit: int = 24) -> str:
+def plain(text: str, limit: int = 34) -> str:
     """Text from a file as a label: short, on one line, never read as a formula.
 
     The end stays: it has a class's name after its package, a layer's number, and the sparsity.

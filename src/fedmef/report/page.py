@@ -95,20 +95,22 @@ def _explanations(groups: Sequence[Group]) -> list[str]:
     """What the columns mean, as far as these runs have something in them."""
     several = any(len(group.runs) > 1 for group in groups)
     spread = ": mean ± sample standard deviation over seeds" if several else ""
-    dense = sum(group.row.method == "fedavg" for group in groups) == 1
+    methods = [group.row.method for group in groups]
     notes = [
         f"Accuracy is the final test accuracy{spread}. Rounds are counted from 0, as in a run’s metrics.",
         "Memory is measured: parameters, masks, gradients and kept activations of an ordinary training step "
         "at the run’s batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, and "
-        "in adjustment rounds what a method collects for them: PruneFL’s dense sums above all.",
+        "in adjustment rounds what a method collects for them"
+        + (": prunefl’s dense sums above all." if "prunefl" in methods else "."),
         "Bytes are those of the messages that were sent."
-        + (" Ratios are to fedavg: dense, with BatchNorm." if dense else ""),
+        + (" Ratios are to fedavg: dense, with BatchNorm." if methods.count("fedavg") == 1 else ""),
         "Time is of the machine that ran it, with whatever else it had to do.",
     ]
     if any(group.row.adjustment_drop is not None for group in groups):
         notes.append(
             "Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of "
-            "them; below zero it gained. FedDST’s devices adjust themselves: it has no accuracy just before."
+            "them; below zero it gained."
+            + (" feddst’s devices adjust themselves: it has none." if "feddst" in methods else "")
         )
     return notes
 
