@@ -62,7 +62,8 @@ def test_the_text_says_what_is_estimated_and_of_what(fixtures: Fixtures) -> None
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_narrow_terminal_loses_no_digit(columns: int) -> None:
-    step = StepCost(*[123_456_789] * 6, seconds=12.3456)
+    bytes_alive = ("parameters", "gradients", "optimizer", "cache", "peak", "peak_resident")
+    step = StepCost(**dict.fromkeys(bytes_alive, 123_456_789), seconds=12.3456)
     estimated = Estimate(123_456_789, 1.23e15, 123_456_789, 123_456_789)
     exchange = MeasuredExchange(123_456_789, 0, None, None)
     console = Console(width=columns, file=io.StringIO(), record=True)

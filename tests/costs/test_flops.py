@@ -29,7 +29,7 @@ class OddNetwork(nn.Module):
 def pytorch_count(model: nn.Module, shape: tuple[int, int, int]) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(torch.zeros(1, *shape))
-    return counter.get_total_flops() // 2  # it counts a multiplication and an addition
+    return int(counter.get_total_flops()) // 2  # it counts a multiplication and an addition
 
 
 @pytest.mark.parametrize(
