@@ -108,7 +108,8 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
         state, first_round, ledger = checkpoint
         _load(model, state, directory)
     server = Server(fleet.method, model)
-    server.ledger.restore(ledger)
+    if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
+        server.ledger.restore(ledger)
     round_number = first_round
     try:
         for round_number in range(first_round, experiment.rounds):

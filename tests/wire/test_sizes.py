@@ -43,8 +43,16 @@ def test_auto_takes_the_smallest(density: float, bits: int) -> None:
 
 @pytest.mark.parametrize(
     ("nonzero", "rows", "scheme"),
-    [(1000, 20, "dense"), (900, 20, "dense"), (899, 20, "bitmap"), (300, 20, "bitmap"), (299, 20, "coo")]
-    + [(100, 20, "coo"), (99, 20, "csr"), (99, 50, "csc")],
+    [
+        (1000, 20, "dense"),
+        (900, 20, "dense"),
+        (899, 20, "bitmap"),
+        (300, 20, "bitmap"),
+        (299, 20, "coo"),
+        (100, 20, "coo"),
+        (99, 20, "csr"),
+        (99, 50, "csc"),
+    ],
 )
 def test_the_rule_of_the_paper_goes_by_density(nonzero: int, rows: int, scheme: Scheme) -> None:
     assert choose_scheme("paper", 1000, nonzero, 32, rows, 1000 // rows) == scheme

@@ -102,9 +102,12 @@ def _decode(code: Bytes, rows: int, columns: int, known: Tensor | None) -> Bits:
 
 
 def _encode_difference(before: Bits, after: Bits) -> Bytes:
-    dropped, grown = _encode_ones(~after[before]), _encode_ones(after[~before])
-    header = np.frombuffer(_DIFFERENCE_HEADER.pack(_DIFFERENCE, dropped.size), dtype=np.uint8)
-    return np.concatenate([header, dropped, grown])
+    held = np.flatnonzero(before)
+    grown = np.flatnonzero(after > before)
+    dropped_code = _encode_line(np.flatnonzero(~after[held]), held.size)
+    grown_code = _encode_line(grown - np.searchsorted(held, grown), before.size - held.size)
+    header = np.frombuffer(_DIFFERENCE_HEADER.pack(_DIFFERENCE, dropped_code.size), dtype=np.uint8)
+    return np.concatenate([header, dropped_code, grown_code])
 
 
 def _decode_difference(code: Bytes, before: Bits) -> Bits:
@@ -112,21 +115,18 @@ def _decode_difference(code: Bytes, before: Bits) -> Bits:
         raise MessageError("a difference without a header")
     start = _DIFFERENCE_HEADER.size
     end = start + _DIFFERENCE_HEADER.unpack(code[:start].tobytes())[1]
-    active = int(np.count_nonzero(before))
-    after = np.empty_like(before)
-    after[before] = ~_decode_ones(code[start:end], active)
-    after[~before] = _decode_ones(code[end:], before.size - active)
+    held = np.flatnonzero(before)
+    dropped = decode_positions(code[start:end], 1, held.size)
+    grown = decode_positions(code[end:], 1, before.size - held.size)
+    after = before.copy()
+    after[held[dropped]] = False
+    # Before the i-th held position there are held[i] − i others.
+    after[grown + np.searchsorted(held - np.arange(held.size), grown, side="right")] = True
     return after
 
 
-def _encode_ones(bits: Bits) -> Bytes:
-    positions = np.flatnonzero(bits)
-    scheme = choose_scheme("auto", bits.size, positions.size, 0, 1, bits.size)
-    return encode_positions(positions, 1, bits.size, scheme)
-
-
-def _decode_ones(code: Bytes, size: int) -> Bits:
-    return _ones(decode_positions(code, 1, size), size)
+def _encode_line(positions: Integers, size: int) -> Bytes:
+    return encode_positions(positions, 1, size, choose_scheme("auto", size, positions.size, 0, 1, size))
 
 
 def _ones(positions: Integers, size: int) -> Bits:
