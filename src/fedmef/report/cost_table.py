@@ -46,7 +46,7 @@ def _row(group: Group) -> str:
         human_bytes(memory.peak) if isinstance(memory, DeviceMemory) else "–",
         "–" if estimated is None else human_bytes(estimated.exchange),
         human_bytes(fmean(map(measured_exchange, group.runs))),
-        "–" if estimated is None else f"{estimated.step_flops:.3g}".replace("e+", "e"),
+        "–" if estimated is None else f"{estimated.step_flops:.2e}".replace("e+", "e"),
     )
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     method = escape(row.method)
