@@ -116,6 +116,10 @@ def test_the_papers_costs_beside_ours(fixtures: Fixtures) -> None:
         (["--image-shape", "3x32x32", "--classes", "0"], ["--classes 0"]),
         (["--classes", "10"], ["--classes 10", "--image-shape"]),
         (["--samples", "0"], ["--samples 0"]),
+        (
+            ["--image-shape", "3x1x1", "--classes", "10"],
+            ["small_cnn", "cannot take images of shape [3, 1, 1]"],
+        ),
         (["--json", "--csv"], ["--json and --csv"]),
         (["--paper", "--csv"], ["--csv"]),
         (["--model", "resnet19"], ["resnet19", "resnet18"]),

@@ -9,6 +9,7 @@ from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
 from fedmef.costs.exchange import MeasuredExchange, measure_exchange
 from fedmef.costs.network import network_facts
 from fedmef.costs.step import StepCost, measure_step
+from fedmef.errors import UserError
 from fedmef.experiment import Experiment
 from fedmef.models import build_model
 
@@ -75,7 +76,14 @@ def _rows(
         stem=base.stem,
         seed=base.seed,
     )
-    network = network_facts(dense, task.image_shape)
+    try:
+        network = network_facts(dense, task.image_shape)
+    except UserError:
+        raise
+    except Exception as error:  # a user's own network may raise anything
+        raise UserError(
+            f"model '{base.model}' cannot take images of shape {list(task.image_shape)}: {error}"
+        ) from error
     for experiment in experiments:
         setting = Setting.of(experiment, task.samples)
         yield CostRow(

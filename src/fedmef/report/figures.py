@@ -72,7 +72,8 @@ KINDS = (
         "Cost: estimated beside measured",
         "Where the measured memory of a training step goes. The black line is the most that is alive at "
         "once: beyond the first three parts that is transient, such as one layer's dense weight. Gradients "
-        "come while kept activations go, so the line may lie within the bar. The diamond is the paper's estimate.",
+        "come while kept activations go, so the line may lie within the bar. The diamond is the paper's "
+        "estimate.",
         draw_costs,
     ),
 )
