@@ -194,6 +194,11 @@ def test_growth_positions_in_disorder_are_not_sent() -> None:
         encode_update(0, 1, 0.0, model(), growth)
 
 
+def test_positions_belong_to_a_sparse_layer() -> None:
+    with pytest.raises(FedmefError, match="positions of 1, which is no sparse layer"):
+        encode_update(0, 1, 0.0, model(), Extras(masks={"1": torch.zeros(1, dtype=torch.uint8)}))
+
+
 def test_a_diverged_loss_can_be_sent() -> None:
     assert math.isnan(decode_update(encode_update(0, 1, math.nan, model(), Extras()), model()).loss)
 

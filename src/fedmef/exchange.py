@@ -111,6 +111,8 @@ def encode_update(
         for name, value in model.state_dict().items()
         if value.is_floating_point() and name not in withheld
     }
+    if unknown := (extras.growth.keys() | extras.masks.keys()) - layers.keys():
+        raise FedmefError(f"the method sends positions of {min(unknown)}, which is no sparse layer")
     for name, scores in extras.growth.items():
         positions = scores.positions.cpu()
         if (positions.diff() <= 0).any():

@@ -39,16 +39,15 @@ def encode_sparse(
     bits = 8 * values.element_size()
     scheme = choose_scheme(rule, active.size, positions.size, bits, rows, columns)
     code = encode_positions(positions, rows, columns, scheme)
-    if scheme != "dense":
-        everywhere = values
-    else:  # a pruned element is NaN: an active one may well be zero
-        everywhere = torch.full((active.size,), torch.nan, dtype=values.dtype)
-        everywhere[torch.from_numpy(active)] = values
+    sent = values
+    if scheme == "dense":  # a pruned element is NaN: an active one may well be zero
+        sent = torch.full((active.size,), torch.nan, dtype=values.dtype)
+        sent[torch.from_numpy(active)] = values
     if known is not None:
         difference = _encode_difference(_active(known, active.size), active)
-        if difference.nbytes + values.nbytes < code.nbytes + everywhere.nbytes:
+        if difference.nbytes + values.nbytes < code.nbytes + sent.nbytes:
             return torch.from_numpy(difference), values
-    return torch.from_numpy(code), everywhere
+    return torch.from_numpy(code), sent
 
 
 def decode_sparse(
@@ -56,14 +55,10 @@ def decode_sparse(
 ) -> tuple[Tensor, Tensor]:
     """The inverse of `encode_sparse`: the packed mask, and as many values as it has active positions."""
     content = _content(code)
-    if content.size == HEADER_BYTES and read_header(content, rows * columns)[0] == "dense":
-        if values.shape != (rows * columns,):
-            raise MessageError(f"{values.numel()} dense elements instead of {rows * columns}")
-        active = ~values.isnan()
-        values = values[active]
-        if values.numel() != read_header(content, rows * columns)[1]:
-            raise MessageError("a dense tensor whose active elements are not as many as it says")
-        return torch.from_numpy(pack(active.numpy())), values
+    if content.size == HEADER_BYTES:  # dense, or no positions at all
+        scheme, count = read_header(content, rows * columns)
+        if scheme == "dense":
+            return _decode_dense(values, count, rows * columns)
     mask = _decode(content, rows, columns, known)
     if values.shape != (count := int(np.count_nonzero(mask)),):
         raise MessageError(f"{values.numel()} values for {count} active positions")
@@ -91,6 +86,15 @@ def encode_indices(positions: Tensor, rows: int, columns: int, rule: Rule) -> Te
 def decode_indices(code: Tensor, rows: int, columns: int) -> Tensor:
     """The inverse of `encode_indices`."""
     return torch.from_numpy(decode_positions(_content(code), rows, columns))
+
+
+def _decode_dense(values: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+    if values.shape != (size,):
+        raise MessageError(f"{values.numel()} dense elements instead of {size}")
+    active = ~values.isnan()
+    if int(active.sum()) != count:
+        raise MessageError(f"{int(active.sum())} active elements, not as many as the {count} that it claims")
+    return torch.from_numpy(pack(active.numpy())), values[active]
 
 
 def _decode(code: Bytes, rows: int, columns: int, known: Tensor | None) -> Bits:
