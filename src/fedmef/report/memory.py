@@ -1,12 +1,14 @@
 """A device's memory, measured: parameters, masks, gradients and kept activations. Never an estimate."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from fedmef.costs import bytes_kept_for_backward, bytes_of_state
-from fedmef.costs.peak import peak_of_step
+from fedmef.costs import bytes_kept_for_backward, bytes_of_state, peak_of_tensors
 from fedmef.engines import prepared_model
 from fedmef.experiment import MACHINE_FIELDS
 from fedmef.methods import build_method
@@ -61,7 +63,13 @@ def _measure(run: FinishedRun) -> DeviceMemory | str:
             parameters,
             bytes_of_state(model, images) - parameters,
             bytes_kept_for_backward(model, images),
-            peak_of_step(model, images),
+            peak_of_tensors(lambda: copy.deepcopy(model), lambda twin: _step(twin, images)),
         )
     except Exception as error:  # a method or a network of the user's own may raise anything, or be gone
         return " ".join(str(error).split()) or type(error).__name__
+
+
+def _step(model: nn.Module, images: Tensor) -> None:
+    with torch.random.fork_rng(devices=[]):
+        labels = torch.zeros(len(images), dtype=torch.int64)
+        F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
