@@ -157,9 +157,9 @@ def _flops() -> PaperTable:
         tuple(readings),
         _table1_cells("fedavg", table1.PAPER_FLOPS, ".2e", 1, readings),
         "FedAvg agrees in every digit with the CIFAR stem, one multiply-add as one FLOP and 500 images · "
-        "10 epochs; not with the ImageNet stem. No reading gives the ratios. From 90 to 80 % the paper's "
-        "rise by 0.105, and no uniform density can give more than 0.100: its sparse layers were not "
-        "uniformly dense. FedMef's overhead over FedTiny, 0.003 to 0.004, is near the 0.0025 of the "
+        "10 epochs; not with the ImageNet stem. No reading tried gives the ratios. From 90 to 80 % the "
+        "paper's rise by 0.105, and no uniform density can give more than 0.100: its F_s is not that of a "
+        "uniform density. FedMef's overhead over FedTiny, 0.003 to 0.004, is near the 0.0025 of the "
         "ImageNet stem's activations; the CIFAR stem's give 0.031.",
     )
 
@@ -167,12 +167,13 @@ def _flops() -> PaperTable:
 RESNET_MEMORY = (
     "Within 0.3 % with the ImageNet stem at batch 64, not with the CIFAR stem of the FLOPs column; "
     "within 0.02 % for FedAvg and FedAvg+SAP when BatchNorm's running statistics count as well. No "
-    "reading gives the last digit. What activation pruning saves, 9.23 MB, is a bitmap of the "
-    "convolutions' inputs (9.22)."
+    "reading tried gives the last digit, and what counts as an activation and ζ were chosen to fit these "
+    "three cells. What activation pruning saves, 9.23 MB, is a bitmap of the convolutions' inputs (9.22)."
 )
 MOBILENET_MEMORY = (
-    "No reading agrees. From FedAvg+SAP to FedMef the paper saves 16.34 MB, and 80 % of all 2.24 M "
-    "parameters and gradients, stored without positions, are no more than 14.31: its network is larger."
+    "No reading tried agrees. From FedAvg+SAP to FedMef the paper saves 16.34 MB, and 80 % of all 2.24 M "
+    "parameters and gradients, stored without positions, are no more than 14.31: its network or its "
+    "formula is another."
 )
 
 
