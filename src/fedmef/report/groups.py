@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from fedmef.comparison_summary import Row, summarize_comparison
+from fedmef.report.costs import EstimatedCosts, estimated_costs
 from fedmef.report.memory import DeviceMemory, MemoryMeasurements
 from fedmef.report.reading import FinishedRun
 
@@ -17,11 +18,13 @@ class Group:
         row: its numbers, as in the table of `fedmef compare`.
         runs: one for each seed.
         memory: measured; or the reason why it could not be.
+        estimated: by the paper's formulas; None for a method that has none.
     """
 
     row: Row
     runs: tuple[FinishedRun, ...]
     memory: DeviceMemory | str
+    estimated: EstimatedCosts | None
 
     @property
     def name(self) -> str:
@@ -46,7 +49,7 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
     for run in runs:
         members.setdefault((run.experiment.method, run.sparsity), []).append(run)
     return [
-        Group(row, tuple(group), measurements.of(group[0]))
+        Group(row, tuple(group), measurements.of(group[0]), estimated_costs(group[0]))
         for row, group in zip(rows, members.values(), strict=True)
     ]
 

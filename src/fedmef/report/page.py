@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from fedmef.report.figures import Drawing
+from fedmef.report.cost_table import cost_table
+from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
 from fedmef.report.reading import FinishedRun, LeftOut
@@ -18,7 +19,10 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
     experiment = groups[0].runs[0].experiment
     title = f"{experiment.dataset}, {experiment.model}"
     runs = [run for group in groups for run in group.runs]
-    figures = "".join(map(_figure, drawings))
+    figures = "".join(
+        _section(drawing.kind, _figure(drawing)) for drawing in drawings if drawing.kind != COSTS
+    )
+    costs = cost_table(groups) + "".join(_figure(drawing) for drawing in drawings if drawing.kind == COSTS)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -44,7 +48,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {headline_table(groups)}
 {_notes(groups, left_out)}
 </section>
-{figures}
+{figures}{_section(COSTS, costs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, and the command that repeats it.</p>
@@ -87,19 +91,23 @@ batch size, by PyTorch’s own allocator. A layer’s transient tensors come on 
 </ul>"""
 
 
-def _figure(drawing: Drawing) -> str:
-    kind = drawing.kind
+def _section(kind: Kind, content: str) -> str:
     return f"""<section aria-labelledby="{kind.name}">
 <h2 id="{kind.name}">{escape(kind.title)}</h2>
-<figure>
+{content}
+</section>
+"""
+
+
+def _figure(drawing: Drawing) -> str:
+    kind = drawing.kind
+    return f"""<figure>
 <picture>
 <source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
 <img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {kind.caption}")}">
 </picture>
 <figcaption>{escape(kind.caption)}</figcaption>
-</figure>
-</section>
-"""
+</figure>"""
 
 
 def _data(svg: bytes) -> str:
