@@ -11,6 +11,7 @@ from fedmef.methods import Method, Plan
 from fedmef.methods.base import Extras
 from fedmef.nn import SparseConv2d
 from fedmef.server import Server
+from fedmef.wire import MaskMissingError
 
 PLAN = Plan(round=4, learning_rate=0.25)
 
@@ -30,7 +31,7 @@ def server() -> Server:
 
 
 def values(of: Server) -> list[float]:
-    state, _ = decode_broadcast(of.broadcast(PLAN, [3])[3])
+    state, _ = decode_broadcast(of.broadcast(PLAN, [99])[99], two_weights(0.0, 0.0))
     return state["0.values"].tolist()
 
 
@@ -60,6 +61,25 @@ def test_an_update_of_another_shape_is_refused() -> None:
     other = encode_update(1, 1, 0.0, nn.Sequential(SparseConv2d(1, 1, 3, bias=False, sparsity=0.5)), Extras())
     with pytest.raises(FedmefError, match=r"device 1 sent no 0\.values of shape \[2\]"):
         server().absorb([other], PLAN)
+
+
+def test_devices_are_sent_the_masks_that_they_do_not_hold() -> None:
+    one = server()
+    first = one.broadcast(PLAN, [0, 1])
+    assert first[0] == first[1]
+    one.absorb([answer(1, 1, 0.0, 0.0)], PLAN)  # device 0 got lost
+    second = one.broadcast(PLAN, [0, 1])
+    assert second[0] == first[0]
+    assert len(second[1]) < len(second[0])
+    with pytest.raises(MaskMissingError):
+        decode_broadcast(second[1], two_weights(0.0, 0.0))
+
+
+def test_masks_are_always_sent_to_devices_that_remember_none() -> None:
+    one = Server(Method(Experiment(remember_masks=False)), two_weights(0.0, 0.0))
+    first = one.broadcast(PLAN, [0])
+    one.absorb([answer(0, 1, 0.0, 0.0)], PLAN)
+    assert one.broadcast(PLAN, [0]) == first
 
 
 class Densifying(Method):

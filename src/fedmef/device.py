@@ -10,6 +10,7 @@ from fedmef.exchange import decode_broadcast, encode_update
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Method
 from fedmef.randomness import derive_seed
+from fedmef.wire import MaskMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +22,11 @@ class Device:
     model: nn.Module
     dataset: Dataset
     indices: Tensor  # which training samples are this device's
+    memory: MaskMemory | None = None  # None: it remembers no masks
 
     def train(self, message: bytes) -> bytes:
         """A whole round."""
-        state, plan = decode_broadcast(message)
+        state, plan = decode_broadcast(message, self.model, self.memory)
         self.method.load(self.model, state)
         experiment = self.method.experiment
         local = LocalTraining(self.number, self.model, self.dataset, self.indices, experiment, plan)
@@ -34,4 +36,13 @@ class Device:
             torch.manual_seed(derive_seed(experiment.seed, "device", plan.round, self.number))
             extras = self.method.train(local, plan)
         withheld = self.method.withheld(self.model)
-        return encode_update(self.number, len(self.indices), local.mean_loss(), self.model, extras, withheld)
+        return encode_update(
+            self.number,
+            len(self.indices),
+            local.mean_loss(),
+            self.model,
+            extras,
+            withheld,
+            scheme=experiment.wire_scheme,
+            wire_dtype=experiment.wire_dtype,
+        )

@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedmef.errors import UserError, unknown_name
+from fedmef.wire import Rule
 
 CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -87,6 +88,16 @@ class Experiment(BaseModel):
     )
     grow_init: Literal["zero", "mean"] = Field(
         default="zero", description="First value of a grown weight: 0, or its filter's mean."
+    )
+
+    wire_scheme: Rule = Field(
+        default="auto", description="How masks travel: the smallest, by the paper's rule, or always the same."
+    )
+    wire_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32", description="How weights travel, in both directions."
+    )
+    remember_masks: bool = Field(
+        default=True, description="Devices keep masks, and are sent only what has changed."
     )
 
     evaluate_every: int = Field(

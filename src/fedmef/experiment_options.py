@@ -16,6 +16,7 @@ PANELS = {
     "local_epochs": "Local training",
     "sparsity": "Sparsity",
     "adjust_every": "Adjustment of masks",
+    "wire_scheme": "Messages",
     "evaluate_every": "Evaluation and machine",
     "synthetic_size": "The synthetic data set",
 }

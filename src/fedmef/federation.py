@@ -45,8 +45,8 @@ def run(
         watch: called with every round's record.
     """
     # Whatever is wrong with the experiment shows before anything is written.
-    fleet = build_fleet(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
+    fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
     Run.check_free(path, overwrite=overwrite)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
@@ -70,7 +70,8 @@ def resume(
     directory.experiment = make_experiment({**directory.experiment.model_dump(), **changes})
     if directory.finished:
         return directory
-    fleet = build_fleet(directory.experiment, dataset)
+    memory = Run.mask_memory(directory.path, directory.experiment)
+    fleet = build_fleet(directory.experiment, dataset, memory)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(directory, fleet, engine, watch)
 
@@ -102,17 +103,19 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
     experiment = directory.experiment
     classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
     model = prepared_model(experiment, fleet.method, classes, image_shape[0])
-    first_round = 0
+    first_round, ledger = 0, dict[str, Tensor]()
     if checkpoint := directory.read_checkpoint():
-        state, first_round = checkpoint
+        state, first_round, ledger = checkpoint
         _load(model, state, directory)
     server = Server(fleet.method, model)
+    if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
+        server.ledger.restore(ledger)
     round_number = first_round
     try:
         for round_number in range(first_round, experiment.rounds):
             record = _round(round_number, server, engine, fleet)
             directory.log(record)
-            directory.write_checkpoint(server.model.state_dict(), round_number + 1)
+            directory.write_checkpoint(server.model.state_dict(), round_number + 1, server.ledger.state())
             if watch is not None:
                 watch(record)
     except KeyboardInterrupt:

@@ -2,7 +2,8 @@
 
 config.toml              the experiment
 metrics.jsonl            a line a round
-checkpoint.safetensors   the model after the last finished round
+checkpoint.safetensors   the model after the last finished round, and which masks the devices hold
+masks/                   while it runs: the masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
 tensorboard/             event files, when they were asked for
@@ -20,11 +21,12 @@ from torch import Tensor
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment, read_experiment
 from fedmef.files import write_atomically
-from fedmef.wire import MessageError, decode, encode
+from fedmef.wire import MaskMemory, MessageError, decode, encode
 
 CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
-TENSORBOARD = "tensorboard"
+TENSORBOARD, MASKS = "tensorboard", "masks"
+LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
 
 # What a summary must have to be shown.
 SUMMARY_FIELDS = frozenset(
@@ -63,7 +65,8 @@ class Run:
             raise UserError(f"cannot make the directory {path}: {error.strerror}") from None
         for name in (SUMMARY, MODEL, CHECKPOINT, METRICS, CONFIG):
             (path / name).unlink(missing_ok=True)
-        shutil.rmtree(path / TENSORBOARD, ignore_errors=True)
+        for name in (TENSORBOARD, MASKS):
+            shutil.rmtree(path / name, ignore_errors=True)
         write_atomically(path / CONFIG, experiment.to_toml().encode())
         return cls(path, experiment)
 
@@ -88,6 +91,11 @@ class Run:
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is not a run directory: it has no {CONFIG}")
         return cls(path, read_experiment(path / CONFIG))
+
+    @staticmethod
+    def mask_memory(path: Path, experiment: Experiment) -> MaskMemory | None:
+        """Where the devices of a run at this path keep masks, if they do."""
+        return MaskMemory(path / MASKS) if experiment.remember_masks else None
 
     @property
     def finished(self) -> bool:
@@ -125,19 +133,28 @@ class Run:
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that follows must not be ahead of its metrics
 
-    def write_checkpoint(self, state: Mapping[str, Tensor], next_round: int) -> None:
+    def write_checkpoint(
+        self, state: Mapping[str, Tensor], next_round: int, ledger: Mapping[str, Tensor] | None = None
+    ) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
-        write_atomically(self.path / CHECKPOINT, encode(state, {"next_round": next_round}))
+        tensors = {**state, **{LEDGER + name: tensor for name, tensor in (ledger or {}).items()}}
+        write_atomically(self.path / CHECKPOINT, encode(tensors, {"next_round": next_round}))
 
-    def read_checkpoint(self) -> tuple[dict[str, Tensor], int] | None:
-        """The model and the round to go on with, or None when no round was finished.
+    def read_checkpoint(self) -> tuple[dict[str, Tensor], int, dict[str, Tensor]] | None:
+        """The model, the round to go on with and the ledger, or None when no round was finished.
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
         kept = self.finished_rounds()
         lines = "".join(json.dumps(record) + "\n" for record in kept)
         write_atomically(self.path / METRICS, lines.encode())
-        return (self._read(CHECKPOINT)[0], len(kept)) if kept else None
+        if not kept:
+            return None
+        state = self._read(CHECKPOINT)[0]
+        ledger = {
+            name.removeprefix(LEDGER): state.pop(name) for name in list(state) if name.startswith(LEDGER)
+        }
+        return state, len(kept), ledger
 
     def finished_rounds(self) -> list[Record]:
         """The records of the rounds that a resumed run need not repeat."""
@@ -156,6 +173,7 @@ class Run:
         write_atomically(self.path / MODEL, encode(state, {}))
         write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
         (self.path / CHECKPOINT).unlink(missing_ok=True)
+        shutil.rmtree(self.path / MASKS, ignore_errors=True)
 
     def model_state(self) -> dict[str, Tensor]:
         """The final model's tensors."""

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedmef.errors import FedmefError
 from fedmef.exchange import decode_update, encode_broadcast
+from fedmef.mask_ledger import MaskLedger
 from fedmef.methods import Adjustment, Method, Plan, Update
 from fedmef.nn import sparse_layers
 
@@ -18,20 +19,32 @@ class Server:
         self.method = method
         self.model = model
         self.active = active_weights(model)
+        self.ledger = MaskLedger(packed_masks(model))
         self._updates: list[Update] = []
 
     def broadcast(self, plan: Plan, devices: Sequence[int]) -> dict[int, bytes]:
-        """The message that goes to each device of a round."""
-        message = encode_broadcast(self.model.state_dict(), plan)
-        return dict.fromkeys(devices, message)
+        """The message that goes to each device of a round, with the masks that it does not hold."""
+        experiment = self.method.experiment
+        messages: dict[int, bytes] = {}
+        for known, members in self.ledger.groups(devices):
+            message = encode_broadcast(
+                self.model,
+                plan,
+                scheme=experiment.wire_scheme,
+                wire_dtype=experiment.wire_dtype,
+                known=known if experiment.remember_masks else None,
+            )
+            messages |= dict.fromkeys(members, message)
+        return {device: messages[device] for device in devices}
 
     def absorb(self, answers: Sequence[bytes], plan: Plan) -> float:
         """Make the devices' average the global model; returns their mean training loss."""
         self._updates = sorted(
-            (decode_update(answer) for answer in answers), key=lambda update: update.device
+            (decode_update(answer, self.model) for answer in answers), key=lambda update: update.device
         )
         for update in self._updates:
             self._check(update, plan)
+            self.ledger.note(update.device)
         self.method.aggregate(self.model, self._updates)
         return sum(update.samples * update.loss for update in self._updates) / sum(
             update.samples for update in self._updates
@@ -41,6 +54,7 @@ class Server:
         """Let the method change the masks; no weights are added, and none changes layer unless it may."""
         adjustment = self.method.adjust(self.model, self._updates, plan) if plan.adjusts else None
         self._updates = []
+        self.ledger.advance(packed_masks(self.model))
         now = active_weights(self.model)
         if not self.method.fixed_layer_counts and sum(now.values()) == sum(self.active.values()):
             self.active = now
@@ -69,6 +83,11 @@ class Server:
                     f"{who} sent weights that are not finite ({name}): its training diverged; "
                     f"lower learning_rate (now {plan.learning_rate:g})"
                 )
+
+
+def packed_masks(model: nn.Module) -> dict[str, Tensor]:
+    """The masks of the sparse layers."""
+    return {name: layer.mask for name, layer in sparse_layers(model).items()}
 
 
 def active_weights(model: nn.Module) -> dict[str, int]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ from fedmef.report import figures
 from fedmef.report.accuracy_figure import draw_accuracy
 from fedmef.report.adjustment_figure import draw_adjustments
 from fedmef.report.appearance import METHOD_STYLES, OTHER_STYLES, group_styles, plain
+from fedmef.report.cost_figure import draw_costs
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.figures import draw_all
 from fedmef.report.groups import Group, group_runs
+from fedmef.report.memory import DeviceMemory
 from fedmef.report.memory_figure import draw_memory
 from fedmef.report.reading import read_runs
 from fedmef.report.traffic_figure import draw_traffic
@@ -119,3 +122,18 @@ def test_a_name_from_a_file_is_a_short_plain_label() -> None:
     assert plain("a$b$") == r"a\$b\$"
     assert plain("abcdef", limit=4) == "…def"
     assert plain("_hidden") == " _hidden"
+
+
+def test_costs_are_stacked_to_the_peak_or_beyond_it(groups: list[Group]) -> None:
+    figure = draw_costs(groups, 7)
+    assert labels(figure) == {"memory of a device, MB", ""}
+    assert figure is not None
+    widths = [[bar.get_width() for bar in bars] for bars in figure.axes[0].containers]
+    for place, group in enumerate(groups):
+        assert isinstance(group.memory, DeviceMemory)
+        stacked = sum(part[place] for part in widths)
+        assert stacked == pytest.approx(max(group.memory.peak, group.memory.total) / 1e6)
+
+
+def test_without_a_measurement_there_is_no_figure_of_costs(groups: list[Group]) -> None:
+    assert draw_costs([replace(groups[0], memory="gone")], 7) is None

@@ -96,5 +96,19 @@ def test_figures_of_an_earlier_report_go(tmp_path: Path) -> None:
     write_report(read_runs([dense.path]), out)
     assert not (out / "figures" / "adjustments.pdf").exists()
     assert sorted(file.name for file in (out / "figures").iterdir()) == [
-        f"{name}.{ending}" for name in ("accuracy", "memory", "traffic") for ending in ("pdf", "png")
+        f"{name}.{ending}" for name in ("accuracy", "costs", "memory", "traffic") for ending in ("pdf", "png")
     ]
+
+
+def test_estimates_stand_beside_measurements(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("fedavg"), [0.5, 0.75])
+    write_run(tmp_path / "b", experiment("gone:Method"), [0.5, 0.75])
+    table = page_of(tmp_path).partition('<table id="cost-table">')[2].partition("</table>")[0]
+    heads = re.findall(r'<th scope="col">(\w+)</th>', table)
+    assert heads == ["estimated", "measured", "estimated", "measured", "estimated"]
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", table)]
+    assert rows[0][0] == "dense"
+    assert rows[0][1].endswith("kB")
+    assert rows[0][2].endswith("kB")
+    assert rows[0][4] == "200 B"  # 400 bytes in a round, of two devices
+    assert rows[1] == ["0.9", "–", "–", "–", "200 B", "–"]

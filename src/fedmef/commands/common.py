@@ -1,6 +1,7 @@
 """What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,3 +91,15 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         typer.echo(f"{name:{width}}  {value}")
+
+
+def wide_console() -> Console:
+    """For tables: as wide as the terminal; off a terminal, rich would squeeze them into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """What a table's numbers mean, below it."""
+    console = wide_console()
+    for note in notes:
+        console.print(note, style="dim", markup=False, highlight=False)

@@ -106,9 +106,9 @@ def compare(
     default_methods = (base.method,) if "method" in overrides else DEFAULT_METHODS
     comparison = Comparison(
         base,
-        methods=default_methods if methods is None else _items("--methods", methods),
+        methods=default_methods if methods is None else items_of("--methods", methods),
         seeds=(base.seed,) if seeds is None else _seeds(seeds, base.seed),
-        sparsities=(base.sparsity,) if sparsities is None else _sparsities(sparsities),
+        sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
     )
     if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
         raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
@@ -127,7 +127,8 @@ def compare(
     _print_comparison(outcomes, side_outputs, f"{len(plan)} runs in {out}{reused}", as_json)
 
 
-def _items(option: str, text: str) -> tuple[str, ...]:
+def items_of(option: str, text: str) -> tuple[str, ...]:
+    """The items of an option that takes several."""
     items = tuple(item.strip() for item in text.split(","))
     if not all(items):
         raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
@@ -135,7 +136,7 @@ def _items(option: str, text: str) -> tuple[str, ...]:
 
 
 def _seeds(text: str, first: int) -> tuple[int, ...]:
-    seeds = [make_experiment({"seed": item}).seed for item in _items("--seeds", text)]
+    seeds = [make_experiment({"seed": item}).seed for item in items_of("--seeds", text)]
     if "," in text:
         return tuple(seeds)
     (count,) = seeds
@@ -144,8 +145,9 @@ def _seeds(text: str, first: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def _sparsities(text: str) -> tuple[float, ...]:
-    return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
+def sparsities_of(text: str) -> tuple[float, ...]:
+    """Checked as a single sparsity is."""
+    return tuple(make_experiment({"sparsity": item}).sparsity for item in items_of("--sparsities", text))
 
 
 def _print_comparison(

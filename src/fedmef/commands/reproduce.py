@@ -1,12 +1,10 @@
 """`fedmef reproduce`: a table or figure of the paper."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedmef.commands.common import (
     AsJson,
@@ -16,6 +14,7 @@ from fedmef.commands.common import (
     print_failures,
     raise_failures,
     reasons,
+    wide_console,
 )
 from fedmef.comparison import Failure, plan_runs
 from fedmef.errors import UserError
@@ -77,8 +76,7 @@ def reproduce(
         facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
         typer.echo(json.dumps({**facts, "claim": study.shows, "failures": reasons(failures)}))
     else:
-        # Off a terminal, rich would squeeze a wide table into 80 columns.
-        Console(width=None if sys.stdout.isatty() else 120).print(study_table(rows))
+        wide_console().print(study_table(rows))
         typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
         print_failures(failures)
     raise_failures(failures, len(outcomes))

@@ -21,6 +21,7 @@ from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
+from fedmef.wire import MaskMemory
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
@@ -33,7 +34,9 @@ class WorkerError(Exception):
 class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
-    def __init__(self, experiment: Experiment, dataset: Dataset, workers: int) -> None:
+    def __init__(
+        self, experiment: Experiment, dataset: Dataset, workers: int, memory: MaskMemory | None = None
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
         shared = dataset.folder
         if shared is None:
@@ -44,7 +47,7 @@ class ProcessEngine:
         self._processes = []
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, experiment, shared), daemon=True)
+            process = context.Process(target=_work, args=(theirs, experiment, shared, memory), daemon=True)
             process.start()
             theirs.close()
             self._connections.append(ours)
@@ -117,11 +120,11 @@ def _receive(connection: Connection) -> bytes:
     return answer[1:]
 
 
-def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
+def _work(connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(1)
     try:
-        fleet = Fleet.build(experiment, Dataset.open(data))
+        fleet = Fleet.build(experiment, Dataset.open(data), memory)
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")

@@ -47,10 +47,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a method sends up beside the trained weights."""
+    """What a method sends up beside the trained weights.
+
+    Attributes:
+        growth: growth scores of sparse layers.
+        tensors: anything else, sent as it is.
+        masks: packed masks of sparse layers, where they are not those that the server has sent.
+    """
 
     growth: dict[str, GrowthScores] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    masks: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

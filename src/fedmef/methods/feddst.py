@@ -36,11 +36,11 @@ class FedDST(FedTiny):
         self._adjust_locally(local, plan)
         local.fit(epochs / 2)
         layers = sparse_layers(local.model)
-        return Extras(tensors={f"{name}.mask": layer.mask for name, layer in layers.items()})
+        return Extras(masks={name: layer.mask for name, layer in layers.items()})
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The average; weights whose masks the devices have changed wait for `adjust`."""
-        layers = sparse_layers(model) if updates[0].extras.tensors else {}
+        layers = sparse_layers(model) if updates[0].extras.masks else {}
         average_floats(model, updates, sample_weights(updates), without={f"{name}.values" for name in layers})
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
@@ -88,8 +88,8 @@ def average_over_holders(
 
 
 def _positions(update: Update, name: str, layer: SparseConv2d) -> Tensor:
-    mask = update.extras.tensors.get(f"{name}.mask")
-    if mask is None or mask.shape != layer.mask.shape or mask.dtype != layer.mask.dtype:
+    mask = update.extras.masks.get(name)
+    if mask is None:
         raise FedmefError(f"device {update.device} sent no mask of {name}")
     positions = active_positions(mask, layer.geometry.size)
     if positions.numel() != update.weights[f"{name}.values"].numel():

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedmef.report.accuracy_figure import draw_accuracy
 from fedmef.report.adjustment_figure import draw_adjustments
+from fedmef.report.cost_figure import draw_costs
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.groups import Group
 from fedmef.report.memory_figure import draw_memory
@@ -67,7 +68,17 @@ KINDS = (
         "without sparse layers has no column.",
         draw_densities,
     ),
+    Kind(
+        "costs",
+        "Cost: estimated beside measured",
+        "Where the measured memory of a training step goes. The black line is the most that is alive at "
+        "once: beyond the first three parts that is transient, such as one layer's dense weight. Gradients "
+        "come while kept activations go, so the line may lie within the bar. The diamond is the paper's "
+        "estimate.",
+        draw_costs,
+    ),
 )
+COSTS = KINDS[-1]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 
 from fedmef.comparison_summary import Row, group_seeds, summarize_comparison
 from fedmef.finished_run import FinishedRun
+from fedmef.report.costs import EstimatedCosts, estimated_costs
 from fedmef.report.memory import DeviceMemory, MemoryMeasurements
 
 
@@ -17,11 +18,13 @@ class Group:
         row: its numbers, as in the table of `fedmef compare`.
         runs: one for each seed.
         memory: measured; or the reason why it could not be.
+        estimated: by the paper's formulas; None for a method that has none.
     """
 
     row: Row
     runs: tuple[FinishedRun, ...]
     memory: DeviceMemory | str
+    estimated: EstimatedCosts | None
 
     @property
     def name(self) -> str:
@@ -43,9 +46,10 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
     rows = summarize_comparison([run.directory for run in runs])
     measurements = MemoryMeasurements()
     members = group_seeds([run.experiment for run in runs])
+    groups = [tuple(runs[place] for place in places) for places in members]
     return [
-        Group(row, tuple(runs[place] for place in places), measurements.of(runs[places[0]]))
-        for row, places in zip(rows, members, strict=True)
+        Group(row, group, measurements.of(group[0]), estimated_costs(group[0]))
+        for row, group in zip(rows, groups, strict=True)
     ]
 
 

@@ -8,7 +8,8 @@ from importlib.resources import files
 
 from fedmef.comparison_summary import unnamed_differences
 from fedmef.finished_run import FinishedRun
-from fedmef.report.figures import Drawing
+from fedmef.report.cost_table import cost_table
+from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
 from fedmef.report.reading import LeftOut
@@ -20,7 +21,12 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
     experiment = groups[0].runs[0].experiment
     title = f"{experiment.dataset}, {experiment.model}"
     runs = [run for group in groups for run in group.runs]
-    figures = "".join(_figure(drawing, _seeds(groups)) for drawing in drawings)
+    seeds = _seeds(groups)
+    figures = "".join(
+        _section(drawing.kind, _figure(drawing, seeds)) for drawing in drawings if drawing.kind != COSTS
+    )
+    costs = cost_table(groups)
+    costs += "".join(_figure(drawing, seeds) for drawing in drawings if drawing.kind == COSTS)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -46,7 +52,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {headline_table(groups)}
 {_notes(groups, left_out)}
 </section>
-{figures}
+{figures}{_section(COSTS, costs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, and the command that repeats it.</p>
@@ -120,20 +126,24 @@ def _seeds(groups: Sequence[Group]) -> str:
     return f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} each."
 
 
+def _section(kind: Kind, content: str) -> str:
+    return f"""<section aria-labelledby="{kind.name}">
+<h2 id="{kind.name}">{escape(kind.title)}</h2>
+{content}
+</section>
+"""
+
+
 def _figure(drawing: Drawing, seeds: str) -> str:
     kind = drawing.kind
     caption = f"{kind.caption} {seeds}"
-    return f"""<section aria-labelledby="{kind.name}">
-<h2 id="{kind.name}">{escape(kind.title)}</h2>
-<figure>
+    return f"""<figure>
 <picture>
 <source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
 <img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {caption}")}">
 </picture>
 <figcaption>{escape(caption)}</figcaption>
-</figure>
-</section>
-"""
+</figure>"""
 
 
 def _data(svg: bytes) -> str:

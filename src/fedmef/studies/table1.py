@@ -20,6 +20,8 @@ PAPER = {
     (0.8, "fedtiny"): (80.3, 0.218, 0.243),
     (0.8, "fedmef"): (81.7, 0.221, 0.243),
 }
+# What 1.0 stands for, in one adjustment round of one device.
+PAPER_FLOPS, PAPER_EXCHANGE_MEGABYTES = 8.33e12, 89.52
 
 
 def cases(scale: Scale) -> list[Case]:

@@ -1,7 +1,8 @@
 """Messages as bytes: a safetensors container of tensors with a small JSON header. Never pickle.
 
 Everything that a server and a device exchange, in every engine, and every checkpoint and model file is one of
-these, so that the traffic that is printed is the traffic that there was.
+these, so that the traffic that is printed is the traffic that there was. Files hold plain tensors; messages
+hold codes of sparse ones (`fedmef.exchange`), and have a version of their own.
 """
 
 import json
@@ -13,22 +14,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedmef.errors import FedmefError
+from fedmef.wire.errors import MessageError
 
-VERSION = 1
+FILE_VERSION = 1
+MESSAGE_VERSION = 2
 MAXIMUM_BYTES = 2**32
-MAXIMUM_HEADER_BYTES = 2**24
+MAXIMUM_HEADER_BYTES = 2**20
 
 Header = dict[str, Any]
 
 
-class MessageError(FedmefError):
-    """Bytes that are not a message of ours."""
-
-
-def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
+def encode(tensors: Mapping[str, Tensor], header: Header, version: int = FILE_VERSION) -> bytes:
     """Pack tensors and a JSON-able header. The same content gives the same bytes."""
-    metadata = {"fedmef": json.dumps({"version": VERSION, **header}, sort_keys=True, allow_nan=False)}
+    metadata = {"fedmef": json.dumps({"version": version, **header}, sort_keys=True, allow_nan=False)}
     contents: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -40,18 +38,22 @@ def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
     return bytes(save(contents, metadata))
 
 
-def decode(message: bytes) -> tuple[dict[str, Tensor], Header]:
-    """The inverse of `encode`; raises `MessageError` for anything else."""
+def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Tensor], Header]:
+    """The inverse of `encode`; raises `MessageError` for anything else.
+
+    Types, shapes and offsets are checked before anything is made of them, and then the tensors take no more
+    than the message itself.
+    """
     if len(message) > MAXIMUM_BYTES:
         raise MessageError(f"a message of {len(message)} bytes is larger than the limit of {MAXIMUM_BYTES}")
-    header = _read_header(message)
+    header = _read_header(message, version)
     try:
         return load(message), header
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise MessageError(f"not a safetensors message: {error}") from error
 
 
-def _read_header(message: bytes) -> Header:
+def _read_header(message: bytes, readable: int) -> Header:
     try:
         (length,) = struct.unpack_from("<Q", message)
         if length > min(MAXIMUM_HEADER_BYTES, len(message) - 8):
@@ -61,8 +63,8 @@ def _read_header(message: bytes) -> Header:
         version = header.pop("version")
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MessageError("not a fedmef message: it has no readable header") from error
-    if version != VERSION:
-        raise MessageError(f"the message has version {version!r}, this program reads version {VERSION}")
+    if version != readable:
+        raise MessageError(f"the message has version {version!r}, this program reads version {readable}")
     if not isinstance(header, dict):
         raise MessageError("the header is not a table")
     return header
