@@ -216,7 +216,7 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     arguments = ["compare", "--methods", ",".join(methods), "--dataset", "digits", "--seeds", "2", *QUICK]
     arguments += ["--rounds", "2", "--out", str(out)]
     code, printed, progress = invoke(arguments, capsys, monkeypatch)
-    assert (code, progress) == (0, "")
+    assert (code, progress) == (0, f"10 runs, 20 rounds to do, in {out}\n")
     heading, *rows, where, report = printed.splitlines()
     assert heading.split()[:2] == ["method", "sparsity"]
     assert [row.split()[0] for row in rows] == methods
@@ -224,7 +224,7 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     assert where == f"10 runs in {out}"
     assert report == f"report: {out / 'report' / 'report.html'}"
     page = (out / "report" / "report.html").read_text()
-    assert page.count('<tr><th scope="row"') == 5
+    assert page.count('<tr><th scope="row"') == 2 * 5  # the results, and the costs
 
     code, printed, _ = invoke([*arguments, "--json", "--csv", str(table)], capsys, monkeypatch)
     result = json.loads(printed)
@@ -237,8 +237,17 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     assert lines[1].startswith("fedavg,0.0,0 1,,0.")
     assert len(lines) == 6
 
-    again = invoke([*arguments, "--no-report"], capsys, monkeypatch)[1]
+    _, again, told = invoke([*arguments, "--no-report"], capsys, monkeypatch)
     assert again.splitlines()[-1].endswith("10 of them finished before")
+    assert told == f"10 runs, 10 of them finished before, 0 rounds to do, in {out}\n"
+
+    (out / "report" / "report.html").unlink()
+    (out / "report" / "report.html").mkdir()
+    code, printed, errors = invoke(arguments, capsys, monkeypatch)
+    assert code == 1
+    assert [row.split()[0] for row in printed.splitlines()[1:6]] == methods  # the table is not lost
+    assert "cannot write the report" in errors
+    assert errors.splitlines()[-1] == "fedmef: the table is whole, but not everything could be written"
 
 
 def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
@@ -274,9 +283,10 @@ def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
     assert code == 1
     assert "failed: fedavg-seed0: round 0: " in printed
     assert "lower learning_rate" in printed
-    assert errors.startswith("fedmef: ")
-    assert errors.count("\n") == 1
-    assert "of 2 runs failed" in errors
+    announcement, error = errors.splitlines()
+    assert announcement.startswith("2 runs, 4 rounds")
+    assert error.startswith("fedmef: ")
+    assert "of 2 runs failed" in error
 
 
 @pytest.mark.parametrize(

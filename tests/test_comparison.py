@@ -7,8 +7,16 @@ import torch
 from rich.console import Console
 
 from fedmef import federation, preparation
-from fedmef.comparison import Comparison, Failure, RunsFailedError, plan_runs, run_comparison
-from fedmef.comparison_summary import Row, comparison_table, summarize_comparison, summarize_seeds
+from fedmef.comparison import (
+    Comparison,
+    Failure,
+    RunsFailedError,
+    carry_out,
+    plan_runs,
+    run_comparison,
+)
+from fedmef.comparison_summary import Row, summarize_comparison, unnamed_differences
+from fedmef.comparison_table import comparison_table, table_notes
 from fedmef.engines.fleet import partition
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import Experiment
@@ -65,6 +73,7 @@ def write_run(path: Path, experiment: Experiment, accuracy: float, *drops: tuple
         )
     summary = {
         **dict.fromkeys(SUMMARY_FIELDS, 0),
+        "classes": 100,
         "test_accuracy": accuracy,
         "best_test_accuracy": accuracy + 0.1,
         "rounds": 4,
@@ -165,7 +174,6 @@ def test_sparsity_means_nothing_to_a_dense_method(tmp_path: Path) -> None:
         ({"method": "fedtiny", "dataset": "cifar10"}, "dataset = digits in the one, cifar10 in the other"),
         ({"method": "fedtiny", "model": "resnet18"}, "model = small_cnn in the one, resnet18"),
         ({"method": "fedtiny", "rounds": 3}, "rounds = 40 in the one, 3"),
-        ({"seed": 1, "extrusion": 0.7}, r"extrusion = 0\.5 in the one, 0\.7"),
         ({}, "are the same experiment"),
     ],
 )
@@ -229,17 +237,45 @@ def test_the_widest_row_of_ours_fits_80_columns_and_a_long_name_folds(tmp_path: 
     assert "".join(line.split()[0] for line in folded) == "my.own.package:MethodWithALongName"
 
 
+def test_a_narrow_table_gives_up_columns_before_names(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"{name}{seed}", Experiment(method=name, seed=seed), 0.5, (0.5, 0.6))
+        for name in ("fedavg_sap", "fedmef_restart")
+        for seed in (0, 1)
+    ]
+    rows = summarize_comparison(runs)
+    for width in (60, 66, 70, 80):
+        lines = printed(rows, width)
+        assert [line.split()[0] for line in lines] == ["method", "fedavg_sap", "fedmef_restart"]
+    heading = printed(rows, 60)[0].split()
+    assert "best" not in heading
+    assert heading[-1] == "seeds"
+    assert "params" in printed(rows, 80)[0]
+    assert table_notes(rows) == ["a drop below zero is a gain"]
+
+
+def test_a_column_has_one_unit(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", Experiment(method="fedavg"), 0.5),
+        write_run(tmp_path / "b", Experiment(), 0.5),
+    ]
+    runs[0].finish(STATE, {**runs[0].summary, "bytes_up": 20_000_000})
+    lines = printed(summarize_comparison(runs), 80)
+    assert lines[1].split()[5:7] == ["5.0", "MB"]
+    assert lines[2].split()[5:7] == ["0.0001", "MB"]
+
+
 def test_a_gain_too_small_to_print_is_no_minus_zero(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", Experiment(), 0.5, (0.5, 0.50001))
     (row,) = summarize_comparison([run])
-    assert row.adjustment_drop is not None and row.adjustment_drop < 0
+    assert (row.adjustment_drop or 0) < 0
     assert printed([row], width=80)[1].split()[4] == "0.00"
 
 
 def printed(rows: list[Row], width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
-        console.print(comparison_table(rows))
+        console.print(comparison_table(rows, width))
     lines = captured.get().splitlines()
     assert all(len(line) <= width for line in lines)
     return [line.rstrip() for line in lines]
@@ -395,11 +431,72 @@ def test_synthetic_data_follow_the_seed_and_other_data_are_opened_once(tmp_path:
     assert len({id(planned.dataset) for planned in digits}) == 1
 
 
-def test_runs_that_differ_in_more_than_the_seed_make_no_row(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "a", Experiment(seed=0, sparsity=0.9), 0.5)
-    two = write_run(tmp_path / "b", Experiment(seed=1, sparsity=0.5), 0.5)
-    with pytest.raises(UserError, match=r"sparsity = 0\.9 in the one, 0\.5"):
-        summarize_seeds([one, two])
+def test_settings_that_tell_rows_of_a_method_apart_are_in_their_names(tmp_path: Path) -> None:
+    experiments = [
+        Experiment(method="fedavg", learning_rate=0.3),
+        Experiment(alpha=0.1, local_epochs=2),
+        Experiment(alpha=0.5, local_epochs=2),
+        Experiment(alpha=0.5, local_epochs=2, seed=1, engine="inline"),
+    ]
+    runs = [write_run(tmp_path / str(place), asked, 0.5) for place, asked in enumerate(experiments)]
+    rows = summarize_comparison(runs)
+    assert [row.name for row in rows] == ["fedavg", "fedmef 0.9, alpha 0.1", "fedmef 0.9, alpha 0.5"]
+    assert [row.seeds for row in rows] == [(0,), (0,), (0, 1)]
+    # fedavg's alpha is not in its name, and between the methods these differ as well
+    assert unnamed_differences(experiments) == ["alpha", "local_epochs", "learning_rate"]
+
+
+class OwnDense(Method):
+    dense = True
+
+
+class Broken(Method):
+    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+        raise RuntimeError("shapes do not fit")
+
+
+def test_a_dense_method_of_the_users_own_runs_once() -> None:
+    own = f"{__name__}:OwnDense"
+    names = Comparison(TINY, (own,), (0,), (0.9, 0.95)).named_experiments()
+    assert list(names) == [f"{own}-seed0".replace(":", "-")]
+
+
+def test_whatever_a_users_method_raises_does_not_stop_the_others(tmp_path: Path) -> None:
+    both = comparison((f"{__name__}:Broken", "fedavg"))
+    broken, fedavg = carry_out(plan_runs(both.named_experiments(), tmp_path))
+    assert isinstance(broken, Failure)
+    assert broken.reason == "RuntimeError: shapes do not fit"
+    assert isinstance(broken.error, RuntimeError)
+    assert isinstance(fedavg, Run)
+
+
+def test_a_damaged_record_shows_before_anything_runs(tmp_path: Path) -> None:
+    (run,) = run_comparison(comparison(), tmp_path)
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    (run.path / "metrics.jsonl").write_text(lines[0])
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: it lacks some of the 2 rounds"):
+        plan_runs(comparison(("fedavg", "fedmef")).named_experiments(), tmp_path)
+
+
+def test_an_unknown_method_is_named_whatever_the_directory_holds(tmp_path: Path) -> None:
+    old = TINY.model_copy(update={"rounds": 1})
+    write_run(tmp_path / "fedmef-sparsity0.9-seed0", old, 0.5)
+    with pytest.raises(UserError, match="unknown method 'fedmeff'"):
+        run_comparison(comparison(("fedmef", "fedmeff")), tmp_path)
+
+
+def test_a_hopeless_training_is_remarked(tmp_path: Path) -> None:
+    guessing = write_run(tmp_path / "a", Experiment(), 0.11)
+    guessing.finish(STATE, {**guessing.summary, "classes": 10})
+    lost = write_run(tmp_path / "b", Experiment(method="fedtiny"), 0.9)
+    lost.log({"round": 0, "adjusted": False, "train_loss": None})
+    rows = summarize_comparison([guessing, lost, write_run(tmp_path / "c", Experiment(method="feddst"), 0.9)])
+    assert [row.warning for row in rows] == [
+        "at chance level, as if it guessed one of 10 classes",
+        "its training loss was not finite",
+        "",
+    ]
+    assert table_notes(rows)[1] == "fedtiny 0.9: its training loss was not finite"
 
 
 def test_runs_share_a_data_set_only_when_it_is_the_same(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import typer
 
 import fedmef
 from fedmef.commands.compare import compare
+from fedmef.commands.cost import cost
 from fedmef.commands.examine import data, evaluate
 from fedmef.commands.flower import flower
 from fedmef.commands.report import report
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compare, reproduce, report, evaluate, data):
+for command in (run, compare, reproduce, cost, report, evaluate, data):
     app.command()(command)
 app.add_typer(flower, name="flower")
 

@@ -10,9 +10,10 @@ from fedmef import federation, preparation
 from fedmef.data import Dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.finished_run import read_finished
+from fedmef.methods import find_method
 from fedmef.run_directory import CHECKPOINT, CONFIG, SUMMARY, Record, Run
 
-DENSE_METHODS = frozenset({"fedavg", "fedavg_sap"})  # sparsity means nothing to them
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
 DataSource = tuple[str | int, ...]
@@ -47,12 +48,12 @@ class Comparison:
                 raise UserError(f"{field}: {twice[0]} is there twice; leave one out")
 
     def experiments(self) -> list[Experiment]:
-        """One for each run, in the order of the table."""
+        """One for each run, in the order of the table; an unknown method is a `UserError`."""
         base = self.base.model_dump()
         return [
             make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
             for method in self.methods
-            for sparsity in ((0.0,) if method in DENSE_METHODS else self.sparsities)
+            for sparsity in ((0.0,) if find_method(method).dense else self.sparsities)
             for seed in self.seeds
         ]
 
@@ -63,8 +64,7 @@ class Comparison:
 
 def run_name(experiment: Experiment) -> str:
     """`fedmef-sparsity0.9-seed0`, or `fedavg-seed0`."""
-    dense = experiment.method in DENSE_METHODS
-    sparsity = "" if dense else f"-sparsity{experiment.sparsity}"
+    sparsity = "" if find_method(experiment.method).dense else f"-sparsity{experiment.sparsity}"
     return f"{experiment.method}{sparsity}-seed{experiment.seed}".replace(":", "-")
 
 
@@ -92,11 +92,12 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that did not come to its end, and why."""
+    """A run that did not come to its end, and why; the error itself is for --debug."""
 
     path: Path
     experiment: Experiment
     reason: str
+    error: Exception | None = None
 
 
 class RunsFailedError(FedmefError):
@@ -170,7 +171,10 @@ def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None
         try:
             outcomes.append(_carry_out_one(planned, watch))
         except FedmefError as error:
-            outcomes.append(Failure(planned.path, planned.experiment, str(error)))
+            outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
+        except Exception as error:  # a user's own method may raise anything; the other runs go on
+            reason = f"{type(error).__name__}: {error}"
+            outcomes.append(Failure(planned.path, planned.experiment, reason, error))
         except KeyboardInterrupt:
             but = " without --overwrite" if planned.overwrite else ""
             raise Interrupted(
@@ -221,7 +225,7 @@ def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | 
             "choose another --out, or --overwrite it"
         )
     if run.finished:
-        _ = run.summary, run.metrics  # damage shows now and not after hours of training
+        read_finished(path)  # damage shows now and not after hours of training
     return run
 
 

@@ -1,29 +1,29 @@
-"""What a comparison found: a row for every method and sparsity, over all its seeds, and the table of rows."""
+"""What runs found: a row for every setting, over all its seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from rich.table import Table
-
-from fedmef.comparison import DENSE_METHODS, Failure
+from fedmef.comparison import Failure
 from fedmef.errors import UserError
 from fedmef.experiment import MACHINE_FIELDS, Experiment
-from fedmef.progress import human_bytes
+from fedmef.methods import weight_sparsity
 from fedmef.run_directory import Run
 
-# Rows of one table share these; a method's own settings may differ between rows.
+# Rows of one table share these; other settings may differ between rows, which then say so.
 SHARED_FIELDS = (
     *("dataset", "synthetic_size", "synthetic_train", "synthetic_test"),
-    *("model", "width", "stem", "rounds"),
-    *("devices", "devices_per_round", "partition", "alpha"),
+    *("model", "width", "stem"),
+    *("rounds", "devices", "partition"),
 )
+AT_CHANCE = 1.25  # times the accuracy of guessing; test sets are finite
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method at one sparsity, over its seeds; numbers are None where no seed was finished.
+    """One setting over its seeds; numbers are None where no seed was finished.
 
     Attributes:
         sparsity: 0 for dense methods.
@@ -36,6 +36,8 @@ class Row:
         bytes_per_round: up and down, all devices of a round.
         seconds: mean time of a run.
         parameters, parameters_if_dense: of the final model.
+        variant: the settings that tell it from other rows of its method and sparsity: `alpha 0.1`.
+        warning: why its accuracy means little; "" when nothing speaks against it.
     """
 
     method: str
@@ -50,27 +52,67 @@ class Row:
     seconds: float | None
     parameters: int | None
     parameters_if_dense: int | None
+    variant: str
+    warning: str
+
+    @property
+    def name(self) -> str:
+        """`fedmef 0.9, alpha 0.1`, or `fedavg`."""
+        sparse = f"{self.method} {self.sparsity:g}" if self.sparsity else self.method
+        return f"{sparse}, {self.variant}" if self.variant else sparse
 
 
 def summarize_comparison(outcomes: Sequence[Run | Failure]) -> list[Row]:
-    """A row for each method and sparsity, in the order of their first run."""
+    """A row for each setting, in the order of their first run."""
     for other in outcomes[1:]:
         _check_same(outcomes[0], other, SHARED_FIELDS)
-    rows: dict[tuple[str, float], list[Run | Failure]] = {}
-    for outcome in outcomes:
-        rows.setdefault((outcome.experiment.method, _weight_sparsity(outcome.experiment)), []).append(outcome)
-    return [summarize_seeds(row) for row in rows.values()]
+    groups = [[outcomes[place] for place in group] for group in group_seeds([o.experiment for o in outcomes])]
+    differences = variants([group[0].experiment for group in groups])
+    return [
+        _summarize(group, ", ".join(f"{name} {value}" for name, value in different.items()))
+        for group, different in zip(groups, differences, strict=True)
+    ]
 
 
-def summarize_seeds(outcomes: Sequence[Run | Failure]) -> Row:
-    """The row of runs that differ in nothing but their seeds."""
+def group_seeds(experiments: Sequence[Experiment]) -> list[list[int]]:
+    """Places of the experiments that differ in nothing but their seeds, in the order of the first of each."""
+    groups: dict[str, list[int]] = {}
+    for place, experiment in enumerate(experiments):
+        groups.setdefault(str(_settings(experiment)), []).append(place)
+    return list(groups.values())
+
+
+def variants(experiments: Sequence[Experiment]) -> list[dict[str, Any]]:
+    """The settings that tell each of these rows from the others of its method and sparsity; often none."""
+    rows = [_settings(experiment) for experiment in experiments]
+    found = []
+    for row in rows:
+        kin = [other for other in rows if all(other[name] == row[name] for name in ("method", "sparsity"))]
+        found.append({name: value for name, value in row.items() if any(k[name] != value for k in kin)})
+    return found
+
+
+def unnamed_differences(experiments: Sequence[Experiment]) -> list[str]:
+    """Settings in which these rows differ although some row's name does not say so."""
+    rows, told = [_settings(experiment) for experiment in experiments], variants(experiments)
+    return [
+        name
+        for name in rows[0]
+        if name not in ("method", "sparsity")
+        and any(row[name] != rows[0][name] for row in rows)
+        and any(name not in variant for variant in told)
+    ]
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    settings = experiment.model_dump(exclude={"seed", *MACHINE_FIELDS})
+    return {**settings, "sparsity": weight_sparsity(experiment)}
+
+
+def _summarize(outcomes: Sequence[Run | Failure], variant: str) -> Row:
     experiment = outcomes[0].experiment
-    sparsity = _weight_sparsity(experiment)
-    ignored = MACHINE_FIELDS | {"seed"} | ({"sparsity"} if experiment.method in DENSE_METHODS else set())
-    fixed = [field for field in Experiment.model_fields if field not in ignored]
     seeds: dict[int, Path] = {}
     for outcome in outcomes:
-        _check_same(outcomes[0], outcome, fixed)
         seed = outcome.experiment.seed
         if seed in seeds:
             raise UserError(f"{seeds[seed]} and {outcome.path} are the same experiment; leave one out")
@@ -83,26 +125,33 @@ def summarize_seeds(outcomes: Sequence[Run | Failure]) -> Row:
     accuracies = [result["test_accuracy"] for result in results]
     return Row(
         method=experiment.method,
-        sparsity=sparsity,
+        sparsity=weight_sparsity(experiment),
         seeds=tuple(run.experiment.seed for run in runs),
         failed_seeds=tuple(failed.experiment.seed for failed in outcomes if isinstance(failed, Failure)),
-        accuracy=_mean(accuracies),
+        accuracy=mean(accuracies),
         accuracy_std=stdev(accuracies) if len(accuracies) > 1 else None,
-        best_accuracy=_mean([result["best_test_accuracy"] for result in results]),
-        adjustment_drop=_mean(drops),
-        bytes_per_round=_mean(traffic),
-        seconds=_mean([result["seconds"] for result in results]),
+        best_accuracy=mean([result["best_test_accuracy"] for result in results]),
+        adjustment_drop=mean(drops),
+        bytes_per_round=mean(traffic),
+        seconds=mean([result["seconds"] for result in results]),
         parameters=results[0]["parameters"] if results else None,
         parameters_if_dense=results[0]["parameters_if_dense"] if results else None,
+        variant=variant,
+        warning=_warning(runs, mean(accuracies)),
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
+    """None when there are none: no run was finished, or none adjusted its masks."""
     return fmean(values) if values else None
 
 
-def _weight_sparsity(experiment: Experiment) -> float:
-    return 0.0 if experiment.method in DENSE_METHODS else experiment.sparsity
+def _warning(runs: Sequence[Run], accuracy: float | None) -> str:
+    if any(record.get("train_loss", 0.0) is None for run in runs for record in run.metrics):
+        return "its training loss was not finite"
+    if accuracy is None or accuracy * runs[0].summary["classes"] > AT_CHANCE:
+        return ""
+    return f"at chance level, as if it guessed one of {runs[0].summary['classes']} classes"
 
 
 def _adjustment_drops(run: Run) -> list[float]:
@@ -110,7 +159,7 @@ def _adjustment_drops(run: Run) -> list[float]:
         return [
             record["accuracy_before_adjustment"] - record["accuracy_after_adjustment"]
             for record in run.metrics
-            if record["adjusted"]
+            if record["adjusted"] and record["accuracy_before_adjustment"] is not None
         ]
     except (KeyError, TypeError) as error:
         raise UserError(f"{run.path} is damaged: a record of its metrics is not whole ({error})") from None
@@ -122,46 +171,5 @@ def _check_same(one: Run | Failure, other: Run | Failure, fields: Sequence[str])
         if first != second:
             raise UserError(
                 f"{one.path} and {other.path} cannot be compared: "
-                f"{field} = {first} in the one, {second} in the other"
+                f"{field} = {first} in the one, {second} in the other; name only those that agree"
             )
-
-
-def comparison_table(rows: Sequence[Row]) -> Table:
-    """The rows for people, in 80 columns: accuracies and drops in percent, traffic up and down per round."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("method", overflow="fold")
-    for heading in ("sparsity", "accuracy %", "best %", "drop", "traffic", "time", "params", "seeds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells(row))
-    return table
-
-
-def _cells(row: Row) -> list[str]:
-    spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
-    asked = len(row.seeds) + len(row.failed_seeds)
-    return [
-        row.method,
-        f"{row.sparsity:g}" if row.sparsity else "dense",
-        "failed" if row.accuracy is None else f"{100 * row.accuracy:.2f}{spread}",
-        "-" if row.best_accuracy is None else f"{100 * row.best_accuracy:.2f}",
-        "-" if row.adjustment_drop is None else f"{100 * row.adjustment_drop:z.2f}",
-        "-" if row.bytes_per_round is None else human_bytes(row.bytes_per_round),
-        "-" if row.seconds is None else human_time(row.seconds),
-        "-" if row.parameters is None else _human_count(row.parameters),
-        f"{len(row.seeds)}/{asked}" if row.failed_seeds else f"{asked}",
-    ]
-
-
-def _human_count(count: int) -> str:
-    return (
-        f"{count:,}" if count < 10_000 else f"{count / 1e3:.1f} k" if count < 1e6 else f"{count / 1e6:.2f} M"
-    )
-
-
-def human_time(seconds: float) -> str:
-    """`12.3 s`, `4.5 m` or `2.1 h`."""
-    for unit, length in (("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"

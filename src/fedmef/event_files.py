@@ -91,7 +91,7 @@ def scalars(record: Record) -> dict[str, float]:
         "learning_rate": record["learning_rate"],
         "bytes/down": record["bytes_down"],
         "bytes/up": record["bytes_up"],
-        "drop": before - after if record["adjusted"] else None,
+        "drop": before - after if record["adjusted"] and before is not None else None,
     }
     return {name: value for name, value in values.items() if value is not None}
 

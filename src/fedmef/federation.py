@@ -147,7 +147,8 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
             server.ledger.forget(device)  # whatever happened to it, it may have lost its masks
     train_loss = server.absorb(answers, plan)
 
-    before = _evaluate(server.model, fleet) if plan.adjusts else None
+    comparable = plan.adjusts and not server.method.devices_adjust
+    before = _evaluate(server.model, fleet) if comparable else None
     adjustment = server.adjust(plan)
     last = round_number + 1 == experiment.rounds
     due = plan.adjusts or last or (round_number + 1) % experiment.evaluate_every == 0
@@ -166,7 +167,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "active_weights": sum(server.active.values()),
         "adjusted": adjustment is not None and adjustment.exchanged > 0,
         "accuracy_before_adjustment": before and before.accuracy,
-        "accuracy_after_adjustment": score.accuracy if score and plan.adjusts else None,
+        "accuracy_after_adjustment": score.accuracy if score and comparable else None,
         "exchanged_weights": adjustment and adjustment.exchanged,
         "dropped_magnitude": adjustment and adjustment.dropped_magnitude,
     }

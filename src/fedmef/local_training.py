@@ -64,9 +64,9 @@ class LocalTraining:
                 self._set_learning_rate(learning_rate(step))
             loss = F.cross_entropy(self.model(images), labels)
             objective = loss if penalty is None else loss + penalty()
-            self.optimizer.zero_grad()
             objective.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
+            self.optimizer.zero_grad()  # now, so that no gradient is alive during the next forward pass
             self.losses.append(loss.detach())
             self.last_batch = images, labels
 

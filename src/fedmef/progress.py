@@ -106,6 +106,20 @@ class ComparisonProgress(RunProgress):
         self._bar.update(self._all, completed=self._rounds_before + record["round"] + 1)
 
 
+def byte_unit(largest: float) -> tuple[float, str]:
+    """The unit in which a column of such numbers is shown: its size and its name."""
+    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest >= size:
+            return size, name
+    return 1, "B"
+
+
+def in_unit(count: float, size: float) -> str:
+    """A number of such a column: no digit too many, and none that makes it 0."""
+    share = count / size
+    return f"{share:.0f}" if size == 1 else f"{share:.1f}" if share >= 1 else f"{share:.2g}"
+
+
 def human_bytes(count: float) -> str:
     """`12,345,678` → `12.3 MB`: decimal units, as the paper uses."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -43,3 +43,6 @@ def test_the_guides_method_runs_as_written(
     run = fedmef.run(experiment, tmp_path / "run")
     assert run.summary["adjustments"] == 1
     assert run.metrics[-1]["train_loss"] < run.metrics[0]["train_loss"]
+    if engine == "inline":
+        whole = fedmef.run(experiment.model_copy(update={"sparsity": 0.0}), tmp_path / "whole")
+        assert whole.summary["adjustments"] == 0

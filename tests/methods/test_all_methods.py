@@ -38,6 +38,22 @@ def test_a_method_trains_and_keeps_its_density(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_a_method_trains_when_nothing_is_pruned(name: str, tmp_path: Path) -> None:
+    experiment = Experiment(**SMALL, method=name, rounds=2, adjust_every=1, adjust_until=9, sparsity=0.0)  # type: ignore[arg-type]
+    run = fedmef.run(experiment.model_copy(update={"learning_rate": 0.2}), tmp_path / "run")
+    assert run.summary["adjustments"] == 0
+    assert run.summary["parameters"] == run.summary["parameters_if_dense"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_says_itself_what_it_is(name: str) -> None:
+    method = METHODS[name]
+    assert method.normalized == (name in NORMALIZED)
+    assert method.dense == (name in {"fedavg", "fedavg_sap"})
+    assert method.devices_adjust == (name == "feddst")
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_has_the_network_of_the_papers_table(name: str) -> None:
     model = prepared(name)
     assert any(isinstance(module, BatchNorm2d) for module in model.modules()) == (name not in NORMALIZED)

@@ -69,6 +69,51 @@ def test_weights_move_between_layers_but_never_become_more() -> None:
     assert [layer.active_count for layer in sparse_layers(adjusted).values()] == [3, 1]
 
 
+def test_a_layer_that_became_dense_can_be_pruned_again() -> None:
+    adjusted, method = model(), PruneFL(Experiment())
+    method.adjust(adjusted, [update(1, [9.0] * 4, [0.1] * 4, (1.0, 1.0))], PLAN)
+    wider = SparseConv2d(1, 1, (1, 8), bias=False, sparsity=0.5)
+    grown = nn.Sequential(adjusted[0], wider)
+    importances = {"0.importance": torch.full((4,), 9.0), "1.importance": torch.full((8,), 0.1)}
+    importances |= {"0.time": torch.tensor(1.0), "1.time": torch.tensor(1.0)}
+    method.adjust(grown, [Update(1, 1, 0.0, {}, Extras(tensors=importances))], PLAN)
+    assert [layer.active_count for layer in sparse_layers(grown).values()] == [4, 3]
+    importances |= {"0.importance": torch.full((4,), 0.1), "1.importance": torch.full((8,), 9.0)}
+    method.adjust(grown, [Update(1, 1, 0.0, {}, Extras(tensors=importances))], PLAN)
+    assert [layer.active_count for layer in sparse_layers(grown).values()] == [1, 6]
+
+
+def test_a_dropped_zero_is_logged_too() -> None:
+    adjusted = model()
+    layer = adjusted[0]
+    assert isinstance(layer, SparseConv2d)
+    layer.assign(torch.tensor([0, 1]), torch.tensor([0.0, 2.0]))
+    adjustment = PruneFL(Experiment()).adjust(
+        adjusted, [update(1, [0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 9.0], (1.0, 1.0))], PLAN
+    )
+    assert (adjustment.exchanged, adjustment.dropped_magnitude) == (2, 1.0)  # of 0 and 2
+
+
+class TwoSteps:
+    """Stands for LocalTraining: two steps, in which each squared gradient of the layer is 4."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(SparseConv2d(1, 1, (1, 4), bias=False, sparsity=0.5))
+
+    def steps(self, epochs: float) -> int:
+        return 2
+
+    def fit(self, epochs: float) -> None:
+        for _ in range(2):
+            self.model.zero_grad()
+            self.model(torch.full((1, 1, 1, 4), 2.0)).sum().backward()
+
+
+def test_importance_is_a_mean_over_steps_so_that_samples_count_once() -> None:
+    extras = PruneFL(Experiment()).train(TwoSteps(), PLAN)  # type: ignore[arg-type]
+    assert extras.tensors["0.importance"].tolist() == [4.0] * 4
+
+
 def test_squared_gradients_are_those_of_the_dense_layer() -> None:
     torch.manual_seed(0)
     layer = SparseConv2d(2, 3, 3, bias=False, sparsity=0.6)

@@ -17,7 +17,7 @@ FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
 )
-FIGURES = ["accuracy", "memory", "traffic", "adjustments", "densities"]
+FIGURES = ["accuracy", "memory", "traffic", "adjustments", "densities", "costs"]
 
 pytestmark = [
     pytest.mark.skipif(

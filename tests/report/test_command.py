@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,37 @@ def test_runs_of_different_networks_are_exit_code_two(
     code, _, errors = invoke(["report", str(tmp_path)], capsys, monkeypatch)
     assert code == 2
     assert "width = 4 in the one, 8 in the other" in errors
+
+
+def test_a_report_never_goes_into_a_run(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = (
+        write_run(tmp_path / name, experiment(seed=place), [0.5]) for place, name in enumerate("ab")
+    )
+    code, _, errors = invoke(["report", str(run.path), "--out", str(other.path)], capsys, monkeypatch)
+    assert code == 2
+    assert "is a run itself" in errors
+    assert not (other.path / "figures").exists()
+
+
+def test_a_directory_above_directories_of_runs_names_one(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "runs" / "compare" / "a", experiment(), [0.5])
+    code, _, errors = invoke(["report", str(tmp_path / "runs")], capsys, monkeypatch)
+    assert code == 2
+    assert f"{tmp_path / 'runs' / 'compare'} is a directory of runs: name it" in errors
+
+
+def test_a_path_that_is_no_text_is_reported(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
+    write_run(folder, experiment(), [0.5])
+    code, _, _ = invoke(["report", str(folder), "--json"], capsys, monkeypatch)
+    assert code == 0
+    assert "/a?/config.toml" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_place_that_cannot_be_written_is_one_line(

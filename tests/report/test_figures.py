@@ -1,15 +1,21 @@
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from fedmef.comparison import DEFAULT_METHODS
+from fedmef.methods import METHODS
 from fedmef.report import figures
 from fedmef.report.accuracy_figure import draw_accuracy
 from fedmef.report.adjustment_figure import draw_adjustments
-from fedmef.report.appearance import group_styles, plain
+from fedmef.report.appearance import METHOD_STYLES, OTHER_STYLES, group_styles, plain
+from fedmef.report.cost_figure import draw_costs
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.figures import draw_all
 from fedmef.report.groups import Group, group_runs
+from fedmef.report.memory import DeviceMemory
 from fedmef.report.memory_figure import draw_memory
 from fedmef.report.reading import read_runs
 from fedmef.report.traffic_figure import draw_traffic
@@ -32,13 +38,13 @@ def labels(figure: Figure | None) -> set[str]:
 def test_axes_have_units(groups: list[Group]) -> None:
     assert labels(draw_accuracy(groups, 7)) == {"round", "test accuracy, %"}
     assert labels(draw_memory(groups, 7)) == {"measured memory of a device, MB", "final test accuracy, %"}
-    assert labels(draw_traffic(groups, 7)) == {"sent in a round, bytes", ""}
+    assert labels(draw_traffic(groups, 7)) == {"sent in a round, B", ""}
     assert labels(draw_adjustments(groups, 7)) == {"round", "test accuracy, %"}
 
 
-def test_only_evaluated_rounds_are_drawn_counted_from_one(groups: list[Group]) -> None:
+def test_only_evaluated_rounds_are_drawn_counted_from_zero(groups: list[Group]) -> None:
     lines = draw_accuracy(groups, 7).axes[0].get_lines()
-    assert [list(line.get_xdata()) for line in lines] == [[1, 3], [1, 2, 3]]  # type: ignore[arg-type]
+    assert [list(line.get_xdata()) for line in lines] == [[0, 2], [0, 1, 2]]  # type: ignore[arg-type]
     assert list(lines[0].get_ydata()) == [50, 75]  # type: ignore[arg-type]
 
 
@@ -56,6 +62,45 @@ def test_dense_methods_have_nothing_to_show_of_adjustments_and_layers(groups: li
 def test_a_method_looks_the_same_whoever_is_beside_it(groups: list[Group]) -> None:
     assert group_styles(groups)[1] == group_styles(groups[1:])[0]
     assert group_styles(groups)[0] != group_styles(groups)[1]
+
+
+def test_every_method_of_ours_has_a_look_of_its_own() -> None:
+    assert METHOD_STYLES.keys() == METHODS.keys()
+    assert len({style[:2] for style in METHOD_STYLES.values()}) == len(METHODS)
+    assert len({(colour, line) for colour, _, line in METHOD_STYLES.values()}) == len(METHODS)
+    assert {style[:2] for style in METHOD_STYLES.values()}.isdisjoint(style[:2] for style in OTHER_STYLES)
+
+
+def test_lines_that_lie_on_each_other_have_different_dashes(tmp_path: Path) -> None:
+    for method in DEFAULT_METHODS:
+        write_run(tmp_path / method, experiment(method), [0.5, 0.5])
+    lines = [style.line for style in group_styles(group_runs(read_runs([tmp_path]).runs))]
+    assert len(set(lines)) == len(DEFAULT_METHODS)
+
+
+def test_variants_of_a_method_look_different_and_alike_over_methods(tmp_path: Path) -> None:
+    for method in ("fedavg", "fedtiny", "fedmef"):
+        for alpha in (0.1, 0.5):
+            write_run(tmp_path / f"{method}{alpha}", experiment(method, alpha=alpha), [0.5])
+    styles = group_styles(group_runs(read_runs([tmp_path]).runs))
+    assert len(set(styles)) == 6
+    assert [style.line for style in styles] == ["-", "--"] * 3
+
+
+def test_a_band_stays_between_0_and_100_percent(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((1.0, 0.7, 1.0)):
+        write_run(tmp_path / str(seed), experiment(seed=seed), [accuracy, accuracy])
+    figure = draw_accuracy(group_runs(read_runs([tmp_path]).runs), 7)
+    (band,) = figure.axes[0].collections
+    assert np.asarray(band.get_paths()[0].vertices)[:, 1].max() == 100
+
+
+def test_a_layer_that_a_method_leaves_dense_shows_100(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", experiment("fedtiny"), [0.5], layers={"second": (1, 4)})
+    write_run(tmp_path / "b", experiment("fedmef"), [0.5], layers={"first": (4, 4), "second": (1, 4)})
+    figure = draw_densities(group_runs(read_runs([tmp_path]).runs), 7)
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[0].texts] == ["100", "100", "25", "25"]
 
 
 def test_the_same_runs_give_the_same_files(groups: list[Group], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,3 +122,18 @@ def test_a_name_from_a_file_is_a_short_plain_label() -> None:
     assert plain("a$b$") == r"a\$b\$"
     assert plain("abcdef", limit=4) == "…def"
     assert plain("_hidden") == " _hidden"
+
+
+def test_costs_are_stacked_to_the_peak_or_beyond_it(groups: list[Group]) -> None:
+    figure = draw_costs(groups, 7)
+    assert labels(figure) == {"memory of a device, MB", ""}
+    assert figure is not None
+    widths = [[bar.get_width() for bar in bars] for bars in figure.axes[0].containers]
+    for place, group in enumerate(groups):
+        assert isinstance(group.memory, DeviceMemory)
+        stacked = sum(part[place] for part in widths)
+        assert stacked == pytest.approx(max(group.memory.peak, group.memory.total) / 1e6)
+
+
+def test_without_a_measurement_there_is_no_figure_of_costs(groups: list[Group]) -> None:
+    assert draw_costs([replace(groups[0], memory="gone")], 7) is None

@@ -77,9 +77,12 @@ def test_finished_runs_are_reused_and_the_table_has_both_numbers(
     assert "(ours)" in printed
     assert "61.94" in printed  # the paper's
     assert "smoke scale: data digits" in printed
+    assert "The claim" not in printed  # nothing can be claimed at smoke scale
     folder = tmp_path / "runs" / "reproduce-adjustment_period-smoke"
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
-    assert invoke(arguments, capsys, monkeypatch)[:2] == (0, printed)
+    code, again, told = invoke(arguments, capsys, monkeypatch)
+    assert (code, again) == (0, printed)
+    assert "6 runs, 6 of them finished before, 0 rounds to do" in told
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")} == before
 
     code, printed, errors = invoke(
@@ -96,7 +99,7 @@ def test_a_failed_run_leaves_the_others_in_the_table(
     monkeypatch.setattr(studies, "STUDIES", {"broken": broken})
     code, printed, errors = invoke(["reproduce", "broken", "--scale", "smoke"], capsys, monkeypatch)
     assert code == 1
-    assert "78.10" in printed
+    assert "78.1" in printed
     assert "failed: bad-seed0: its training diverged" in printed
     assert "1 of 2 runs failed" in errors
     code, printed, _ = invoke(["reproduce", "broken", "--scale", "smoke", "--json"], capsys, monkeypatch)

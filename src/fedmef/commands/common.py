@@ -1,7 +1,10 @@
 """What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
 
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,6 +40,30 @@ def carry_out_shown(
         raise StoppedError(str(error)) from None
 
 
+def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
+    """What is about to happen, in a line, on a terminal or not."""
+    rounds = sum(run.experiment.rounds for run in plan if not run.finished)
+    what = f"{len(plan)} runs{finished_before(plan)}, {rounds:,} rounds to do, in {out}"
+    typer.echo(f"{title}{what}", err=True)
+
+
+def finished_before(plan: Sequence[PlannedRun]) -> str:
+    """`, 3 of them finished before`, or nothing; to be asked before the others are."""
+    reused = sum(run.finished for run in plan)
+    return f", {reused} of them finished before" if reused else ""
+
+
+@contextmanager
+def noting(problems: list[str], what: str) -> Iterator[None]:
+    """Note what cannot be written instead of raising: a table that took hours is not lost for it."""
+    try:
+        yield
+    except FedmefError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"{what}: {error.strerror or error}")
+
+
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
     """Failed runs, for JSON."""
     return [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
@@ -52,7 +79,8 @@ def print_failures(failures: Sequence[Failure]) -> None:
 def raise_failures(failures: Sequence[Failure], runs: int) -> None:
     """End with exit code 1 when a run failed."""
     if failures:
-        raise FedmefError(f"{len(failures)} of {runs} runs failed; the table has the others")
+        message = f"{len(failures)} of {runs} runs failed; the table has the others"
+        raise FedmefError(message) from failures[0].error  # --debug shows where the first one failed
 
 
 def print_facts(facts: dict[str, Any], as_json: bool) -> None:
@@ -63,3 +91,15 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         typer.echo(f"{name:{width}}  {value}")
+
+
+def wide_console() -> Console:
+    """For tables: as wide as the terminal; off a terminal, rich would squeeze them into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """What a table's numbers mean, below it."""
+    console = wide_console()
+    for note in notes:
+        console.print(note, style="dim", markup=False, highlight=False)

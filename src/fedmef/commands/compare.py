@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,20 +14,49 @@ from rich.console import Console
 from fedmef.commands.common import (
     AsJson,
     Tensorboard,
+    announce,
     carry_out_shown,
+    finished_before,
+    noting,
     print_failures,
     raise_failures,
     reasons,
 )
 from fedmef.commands.report import report_comparison
 from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, plan_runs
-from fedmef.comparison_summary import Row, comparison_table, summarize_comparison
-from fedmef.errors import UserError
+from fedmef.comparison_summary import Row, summarize_comparison
+from fedmef.comparison_table import comparison_table, table_notes
+from fedmef.errors import FedmefError, UserError
 from fedmef.event_files import EventFiles, WatchersTogether, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options
 from fedmef.files import write_atomically
 from fedmef.run_directory import Run
+
+
+@dataclass(frozen=True)
+class _SideOutputs:
+    """What a comparison writes beside its table."""
+
+    out: Path
+    csv_file: Path | None
+    events: EventFiles | None
+    with_report: bool
+
+    def write(self, rows: Sequence[Row], outcomes: Sequence[Run | Failure]) -> tuple[Path | None, list[str]]:
+        """The report's page, and what could not be written."""
+        page, problems = None, list[str]()
+        if self.csv_file is not None:
+            with noting(problems, f"--csv {self.csv_file}"):
+                write_atomically(self.csv_file, _csv(rows).encode())
+        for finished in outcomes:
+            if self.events is not None and isinstance(finished, Run):
+                with noting(problems, f"--tensorboard {finished.path}"):
+                    self.events.write_finished(finished)
+        if self.with_report:
+            with noting(problems, "the report"):
+                page = report_comparison(outcomes, self.out)
+        return page, problems
 
 
 @with_experiment_options
@@ -37,7 +66,7 @@ def compare(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="NAME,NAME", help=f"What to compare (default {','.join(DEFAULT_METHODS)})."),
+        typer.Option(metavar="NAME,NAME", help=f"What to compare (default: {', '.join(DEFAULT_METHODS)})."),
     ] = None,
     seeds: Annotated[
         str | None,
@@ -77,15 +106,16 @@ def compare(
     default_methods = (base.method,) if "method" in overrides else DEFAULT_METHODS
     comparison = Comparison(
         base,
-        methods=default_methods if methods is None else _items("--methods", methods),
+        methods=default_methods if methods is None else items_of("--methods", methods),
         seeds=(base.seed,) if seeds is None else _seeds(seeds, base.seed),
-        sparsities=(base.sparsity,) if sparsities is None else _sparsities(sparsities),
+        sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
     )
     if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
         raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
     out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
     plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
-    reused = sum(run.finished for run in plan)
+    announce("", plan, out)
+    reused = finished_before(plan)
     events = EventFiles()
     try:
         outcomes = carry_out_shown(
@@ -93,13 +123,12 @@ def compare(
         )
     finally:
         events.close()
-    for finished in outcomes:
-        if tensorboard and isinstance(finished, Run):
-            events.write_finished(finished)
-    _print_comparison(outcomes, out, reused, csv_file, as_json, with_report)
+    side_outputs = _SideOutputs(out, csv_file, events if tensorboard else None, with_report)
+    _print_comparison(outcomes, side_outputs, f"{len(plan)} runs in {out}{reused}", as_json)
 
 
-def _items(option: str, text: str) -> tuple[str, ...]:
+def items_of(option: str, text: str) -> tuple[str, ...]:
+    """The items of an option that takes several."""
     items = tuple(item.strip() for item in text.split(","))
     if not all(items):
         raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
@@ -107,7 +136,7 @@ def _items(option: str, text: str) -> tuple[str, ...]:
 
 
 def _seeds(text: str, first: int) -> tuple[int, ...]:
-    seeds = [make_experiment({"seed": item}).seed for item in _items("--seeds", text)]
+    seeds = [make_experiment({"seed": item}).seed for item in items_of("--seeds", text)]
     if "," in text:
         return tuple(seeds)
     (count,) = seeds
@@ -116,39 +145,39 @@ def _seeds(text: str, first: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def _sparsities(text: str) -> tuple[float, ...]:
-    return tuple(make_experiment({"sparsity": item}).sparsity for item in _items("--sparsities", text))
+def sparsities_of(text: str) -> tuple[float, ...]:
+    """Checked as a single sparsity is."""
+    return tuple(make_experiment({"sparsity": item}).sparsity for item in items_of("--sparsities", text))
 
 
 def _print_comparison(
-    outcomes: Sequence[Run | Failure],
-    out: Path,
-    reused: int,
-    csv_file: Path | None,
-    as_json: bool,
-    with_report: bool,
+    outcomes: Sequence[Run | Failure], side_outputs: _SideOutputs, where: str, as_json: bool
 ) -> None:
     rows = summarize_comparison(outcomes)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    if csv_file is not None:
-        write_atomically(csv_file, _csv(rows).encode())
+    if not as_json:  # nothing that may go wrong from here on takes the table away
+        console = Console()
+        console.print(comparison_table(rows, console.width))
+        for note in table_notes(rows):
+            typer.echo(note)
+        print_failures(failures)
+        typer.echo(where)
+    page, problems = side_outputs.write(rows, outcomes)
     if as_json:
-        page = report_comparison(outcomes, out) if with_report else None
         facts = {
-            "runs": str(out),
+            "runs": str(side_outputs.out),
             "report": page and str(page),
             "rows": [asdict(row) for row in rows],
             "failures": reasons(failures),
         }
         typer.echo(json.dumps(facts))
-    else:
-        Console().print(comparison_table(rows))
-        print_failures(failures)
-        before = f", {reused} of them finished before" if reused else ""
-        typer.echo(f"{len(outcomes)} runs in {out}{before}")
-        if with_report and (page := report_comparison(outcomes, out)):
-            typer.echo(f"report: {page}")
+    elif page:
+        typer.echo(f"report: {page}")
+    for problem in problems:
+        typer.echo(f"fedmef: {problem}", err=True)
     raise_failures(failures, len(outcomes))
+    if problems:
+        raise FedmefError("the table is whole, but not everything could be written")
 
 
 def _csv(rows: Sequence[Row]) -> str:

@@ -1,26 +1,25 @@
 """`fedmef reproduce`: a table or figure of the paper."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedmef.commands.common import (
     AsJson,
+    announce,
     carry_out_shown,
     print_facts,
     print_failures,
     raise_failures,
     reasons,
+    wide_console,
 )
 from fedmef.comparison import Failure, plan_runs
 from fedmef.errors import UserError
 from fedmef.studies import SCALES, STUDIES, find_scale, find_study
 from fedmef.studies.reproduction import (
-    announcement,
     caption,
     check_directory,
     default_directory,
@@ -34,7 +33,7 @@ def reproduce(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the studies and end.")] = False,
     scale_name: Annotated[
-        str, typer.Option("--scale", metavar="|".join(SCALES), help="How much to run (default desk).")
+        str, typer.Option("--scale", metavar="|".join(SCALES), help="How much to run.")
     ] = "desk",
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="Seeds of every run (default 1; paper scale 5).")
@@ -68,17 +67,16 @@ def reproduce(
     out = out or default_directory(study, scale)
     check_directory(study, scale, out)
     plan = plan_runs(experiments, out, overwrite=overwrite)
-    typer.echo(announcement(study, scale, experiments, out), err=True)
+    announce(f"{study.name} at {scale} scale: ", plan, out)
     outcomes = carry_out_shown(plan)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     rows = study.rows(scale, outcomes)
     about = caption(study, scale, experiments)
     if as_json:
         facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
-        typer.echo(json.dumps({**facts, "failures": reasons(failures)}))
+        typer.echo(json.dumps({**facts, "claim": study.shows, "failures": reasons(failures)}))
     else:
-        # Off a terminal, rich would squeeze a wide table into 80 columns.
-        Console(width=None if sys.stdout.isatty() else 120).print(study_table(rows))
-        typer.echo(f"{about}\nThe claim: {study.shows}")
+        wide_console().print(study_table(rows))
+        typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
         print_failures(failures)
     raise_failures(failures, len(outcomes))

@@ -15,7 +15,17 @@ from fedmef.methods.prunefl import PruneFL
 from fedmef.methods.zerofl import ZeroFL
 from fedmef.plugins import load_object
 
-__all__ = ["METHODS", "Adjustment", "Extras", "Method", "Plan", "Update", "build_method"]
+__all__ = [
+    "METHODS",
+    "Adjustment",
+    "Extras",
+    "Method",
+    "Plan",
+    "Update",
+    "build_method",
+    "find_method",
+    "weight_sparsity",
+]
 
 METHODS: Mapping[str, type[Method]] = {
     "fedavg": FedAvg,
@@ -32,14 +42,27 @@ METHODS: Mapping[str, type[Method]] = {
 }
 
 
-def build_method(experiment: Experiment) -> Method:
-    """The experiment's method; "package.module:Class" names one of the user's own."""
-    name = experiment.method
+def find_method(name: str) -> type[Method]:
+    """The method of that name; "package.module:Class" names one of the user's own."""
     if ":" in name:
         method = load_object("method", name)
         if not (isinstance(method, type) and issubclass(method, Method)):
             raise UserError(f"method '{name}' must be a subclass of fedmef.methods.Method")
-        return method(experiment)
+        return method
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
-    return METHODS[name](experiment)
+    return METHODS[name]
+
+
+def build_method(experiment: Experiment) -> Method:
+    """The experiment's method."""
+    return find_method(experiment.method)(experiment)
+
+
+def weight_sparsity(experiment: Experiment) -> float:
+    """0 for a dense method, whatever its configuration says; a method that is gone counts as sparse."""
+    try:
+        dense = find_method(experiment.method).dense
+    except UserError:
+        dense = False
+    return 0.0 if dense else experiment.sparsity

@@ -20,6 +20,8 @@ class FedMefNoBaE(FedMef):
 class FedMefNoSAP(FedMef):
     """Without scaled activation pruning, as DropIT has it: pruned caches, but BatchNorm, not NSConv."""
 
+    normalized = False
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Random sparse, with BatchNorm, which keeps its own dense input, and pruned caches."""
         return sparse_network(network, self.experiment, prune_activations=True)

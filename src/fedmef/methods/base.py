@@ -76,17 +76,24 @@ class Adjustment:
     """What an adjustment did, for the log."""
 
     exchanged: int
-    dropped_magnitude: float | None  # mean |θ| of the dropped weights, what the network lost; None for none
+    dropped_magnitude: float | None  # mean |θ| of the weights that the server dropped; None for none
 
 
 class Method:
     """FedAvg (McMahan et al. 2017), and the base of every other method.
 
     Attributes:
+        dense: the sparsity means nothing to it.
+        normalized: NSConv takes BatchNorm's place; it bears a higher learning rate.
         fixed_layer_counts: every layer keeps its number of active weights; otherwise only their sum stays.
+        devices_adjust: devices change the masks, each its own: there is no model just before an adjustment
+            whose accuracy could be told.
     """
 
+    dense = False
+    normalized = False
     fixed_layer_counts = True
+    devices_adjust = False
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment

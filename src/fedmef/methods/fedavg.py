@@ -9,9 +9,13 @@ from fedmef.methods.sparse_network import sparse_network
 class FedAvg(Method):
     """Devices train the dense network, the server averages."""
 
+    dense = True
+
 
 class FedAvgSAP(FedAvg):
     """FedAvg with scaled activation pruning: dense weights, NSConv, pruned caches."""
+
+    normalized = True
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """All weights stay."""

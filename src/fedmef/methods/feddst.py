@@ -24,6 +24,8 @@ from fedmef.sparsity import active_positions, drop_and_grow
 class FedDST(FedTiny):
     """A random sparse network with BatchNorm whose masks devices adjust halfway through their training."""
 
+    devices_adjust = True
+
     def train(self, local: LocalTraining, plan: Plan) -> Extras:
         """In adjustment rounds: train one half, drop and grow, train the other half, send the mask too."""
         epochs = self.experiment.local_epochs
@@ -37,25 +39,21 @@ class FedDST(FedTiny):
         return Extras(masks={name: layer.mask for name, layer in layers.items()})
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
-        """Per position, the average over the devices that hold it; their union is active until `adjust`."""
-        weights = sample_weights(updates)
+        """The average; weights whose masks the devices have changed wait for `adjust`."""
         layers = sparse_layers(model) if updates[0].extras.masks else {}
-        average_floats(model, updates, weights, without={f"{name}.values" for name in layers})
-        for name, layer in layers.items():
-            held = [(_positions(update, name, layer), update.weights[f"{name}.values"]) for update in updates]
-            layer.assign(*average_over_holders(held, weights, layer.geometry.size))
+        average_floats(model, updates, sample_weights(updates), without={f"{name}.values" for name in layers})
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
-        """Of every layer's union the `n_l` largest magnitudes stay."""
-        dropped_count, dropped_sum = 0, 0.0
+        """Per position, the average over the devices that hold it; of their union the `n_l` largest stay."""
+        weights, exchanged = sample_weights(updates), 0
         for name, layer in sparse_layers(model).items():
-            count = updates[0].weights[f"{name}.values"].numel()
-            positions, values = layer.active_positions(), layer.values.detach()
-            kept = _largest(values, count)
-            dropped_count += values.numel() - count
-            dropped_sum += float(values.abs().sum() - values[kept].abs().sum())
-            layer.assign(positions[kept], values[kept])
-        return Adjustment(dropped_count, dropped_sum / dropped_count if dropped_count else None)
+            held = [(_positions(update, name, layer), update.weights[f"{name}.values"]) for update in updates]
+            union, averages = average_over_holders(held, weights, layer.geometry.size)
+            kept = _largest(averages, layer.active_count)
+            before = layer.active_positions().to(union.device)
+            exchanged += int(torch.isin(union[kept], before, invert=True).sum())
+            layer.assign(union[kept], averages[kept])
+        return Adjustment(exchanged, dropped_magnitude=None)  # each device dropped weights of its own
 
     def _adjust_locally(self, local: LocalTraining, plan: Plan) -> None:
         counts = adjustment_counts(local.model, plan.adjustment_rate)

@@ -18,6 +18,8 @@ from fedmef.methods.sparse_network import sparse_network
 class FedMef(FedTiny):
     """Algorithm 1, both halves."""
 
+    normalized = True
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Random sparse NSConv, with pruned caches."""
         return sparse_network(network, self.experiment, normalize=True, prune_activations=True)

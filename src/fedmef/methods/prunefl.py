@@ -1,9 +1,12 @@
 """PruneFL (Jiang et al. 2022): the server keeps the weights of largest squared gradient per unit of time.
 
-A device adds up the squared gradients of *all* positions, so it holds dense tensors; FedMef sets PruneFL
-aside for that memory, and here it shows. Deviation: the paper lets the model's size grow and shrink; here the
-total number of active weights stays what the sparsity says, so that methods are compared at one size. Weights
-move freely between layers, as in the paper.
+In adjustment rounds a device adds up the squared gradients of *all* positions, so it holds a dense tensor for
+every layer; FedMef sets PruneFL aside for that memory. An ordinary step holds none of them.
+
+Weights move freely between layers, as in the paper. Deviations, so that methods are compared at one size and
+from one start: the total number of active weights stays what the sparsity says, where the paper's grows and
+shrinks; the first masks are random, where the paper prunes at one device before the rounds begin; and `t`
+counts multiply-adds, where the paper times a device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +37,9 @@ class PruneFL(FedTiny):
         layers = prunable_layers(local.model)
         with squared_gradients(layers) as importance, layer_times(layers) as times:
             local.fit(epochs)
-        tensors = {f"{name}.importance": value for name, value in importance.items()}
+        # Devices are weighted by their samples; a sum over steps would count samples twice.
+        steps = local.steps(epochs)
+        tensors = {f"{name}.importance": value / steps for name, value in importance.items()}
         tensors |= {f"{name}.time": torch.tensor(float(value)) for name, value in times.items()}
         return Extras(tensors=tensors)
 
@@ -53,8 +58,8 @@ class PruneFL(FedTiny):
 
 
 def prunable_layers(model: nn.Module) -> dict[str, SparseConv2d]:
-    """The layers between which weights move: those that are not dense by choice."""
-    return {name: layer for name, layer in sparse_layers(model).items() if layer.density < 1}
+    """The layers between which weights move; what is dense by choice is a plain layer in this network."""
+    return sparse_layers(model)
 
 
 def choose_positions(ratios: dict[str, Tensor], count: int) -> dict[str, Tensor]:
@@ -122,9 +127,8 @@ def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, f
 
 def _reassign(layer: SparseConv2d, positions: Tensor) -> Tensor:
     """Make these positions active, new ones with 0; returns the magnitudes that were dropped."""
-    dense = torch.zeros(layer.geometry.size, dtype=layer.values.dtype)
-    dense[layer.active_positions().cpu()] = layer.values.detach().cpu()
-    before = dense.clone()
-    before[positions] = 0
+    active, values = layer.active_positions().cpu(), layer.values.detach().cpu()
+    dense = torch.zeros(layer.geometry.size, dtype=values.dtype).index_copy_(0, active, values)
+    lost = values[torch.isin(active, positions, invert=True)].abs()
     layer.assign(positions.to(layer.mask.device), dense[positions].to(layer.mask.device))
-    return before[before != 0].abs()
+    return lost

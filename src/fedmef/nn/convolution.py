@@ -4,7 +4,7 @@ A dense weight, and a dense gradient of it, exist only while one of the two pass
 the seam behind which faster kernels will stand.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,31 +166,28 @@ class _SparseConvolution(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         values, mask, gain, *kept = ctx.saved_tensors
         weight = SparseWeight(values, mask, ctx.geometry, gain)
-        needs_input, needs_weight = ctx.needs_input_grad[0], bool(kept)
-        grad_values = grad_gain = grad_bias = None
-        # The gradient for the input does not depend on the input, but its shape is asked for.
-        grad_input, dense_gradient = _convolution_backward(
-            grad_output,
-            _kept_input(kept, ctx.input_shape, grad_output),
-            weight.dense().to(grad_output.dtype),
-            ctx.geometry,
-            [needs_input, needs_weight, False],
-        )
-        if needs_weight:
-            dense_gradient = dense_gradient.to(values.dtype)
+        grad_input = grad_values = grad_gain = grad_bias = None
+        # One after the other: the restored input and the dense gradient are gone before the dense weight and
+        # the gradient for the input come. Each needs only the shape of what the other one works on.
+        if kept:
+            restored = _kept_input(kept, ctx.input_shape, grad_output.dtype)
+            dense_gradient = _weight_gradient(grad_output, restored, ctx.geometry).to(values.dtype)
+            del restored
             grad_values, grad_gain = weight.backward(dense_gradient)
             if ctx.observe_growth is not None:
                 ctx.observe_growth(weight.pruned_gradient(dense_gradient))
+            del dense_gradient
+        if ctx.needs_input_grad[0]:
+            dense = weight.dense().to(grad_output.dtype)
+            grad_input = _input_gradient(grad_output, ctx.input_shape, dense, ctx.geometry)
         if ctx.has_bias and ctx.needs_input_grad[4]:
             grad_bias = grad_output.sum((0, 2, 3))
         return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
 
 
-def _kept_input(kept: list[Tensor], shape: torch.Size, like: Tensor) -> Tensor:
-    """What is left of the input: all of it, its largest magnitudes, or only its shape."""
-    if not kept:
-        return like.new_empty(1).expand(shape)
-    return kept[0] if len(kept) == 1 else PrunedActivation(*kept).restore(shape, like.dtype)
+def _kept_input(kept: list[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """What is left of the input: all of it, or its largest magnitudes."""
+    return kept[0] if len(kept) == 1 else PrunedActivation(*kept).restore(shape, dtype)
 
 
 def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:  # noqa: A002
@@ -199,6 +196,43 @@ def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geom
     return F.conv2d(
         input, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups
     )
+
+
+def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> Tensor:  # noqa: A002
+    weight = input.new_empty(1).expand(geometry.shape)
+    if _reads_shapes_only(input, weight, geometry):
+        weight = _without_storage(geometry.shape, input)
+    return _convolution_backward(grad_output, input, weight, geometry, [False, True, False])[1]
+
+
+def _input_gradient(grad_output: Tensor, shape: torch.Size, weight: Tensor, geometry: Geometry) -> Tensor:
+    input = weight.new_empty(1).expand(shape)  # noqa: A001
+    if _reads_shapes_only(input, weight, geometry):
+        input = _without_storage(shape, weight)  # noqa: A001
+    return _convolution_backward(grad_output, input, weight, geometry, [True, False, False])[0]
+
+
+def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> bool:  # noqa: A002
+    """Whether the kernels never look at a tensor of which they only need the shape; some copy it first."""
+    backend = torch._C._select_conv_backend(
+        input,
+        weight,
+        None,
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        False,
+        (0, 0),
+        geometry.groups,
+    )
+    plain = input.is_contiguous() or weight.is_contiguous()  # else it is copied to their layout
+    return plain and backend == torch._C._ConvBackend.Mkldnn
+
+
+def _without_storage(shape: Sequence[int], like: Tensor) -> Tensor:
+    tensor = like.new_empty(tuple(shape))
+    tensor.untyped_storage().resize_(0)
+    return tensor
 
 
 def _convolution_backward(

@@ -75,8 +75,7 @@ def sparsify(
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
     skipped = _Names(skip, model, "skip")
     modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
-    if already := [name for name, module in modules.items() if isinstance(module, SparseConv2d)]:
-        raise UserError(f"sparsify cannot convert '{already[0]}': it is sparse already")
+    _check_dense(modules)
     graph = trace_network(model, skipped.match)
     _check_convertible(modules, graph)
     if not graph.layers:
@@ -115,14 +114,11 @@ def sparsify(
             replacements[name] = nn.Identity()
     for name, replacement in replacements.items():
         _replace(model, name, replacement)
-    if compact_activations:
-        _compact_activations(model, modules)
     if normalize:
         _not_in_place(modules)
-    if compact_activations and graph.functionals:
-        save_memory_in_functionals(
-            model, [module for name, module in model.named_modules() if skipped.match(name)]
-        )
+    if compact_activations:
+        left_alone = [module for name, module in model.named_modules() if skipped.match(name)]
+        _compact_activations(model, modules, left_alone if graph.functionals else None)
     return guard_batchnorm(model)
 
 
@@ -139,6 +135,12 @@ def _dense_by_default(graph: NetworkGraph, modules: dict[str, nn.Module]) -> lis
         return depthwise or name in (graph.layers[0], graph.layers[-1])
 
     return [name for name in graph.layers if name in modules and stays(name)]
+
+
+def _check_dense(modules: dict[str, nn.Module]) -> None:
+    for name, module in modules.items():
+        if isinstance(module, SparseConv2d):
+            raise UserError(f"sparsify cannot convert '{name}': it is sparse already")
 
 
 def _check_convertible(modules: dict[str, nn.Module], graph: NetworkGraph) -> None:
@@ -215,7 +217,10 @@ def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2
     return SparseLinear.from_linear(layer, mask, **options)
 
 
-def _compact_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+def _compact_activations(
+    model: nn.Module, modules: dict[str, nn.Module], left_alone: list[nn.Module] | None
+) -> None:
+    """Modules are swapped; functional calls, if there are any, are answered but in modules left alone."""
     for name, module in modules.items():
         if type(module) is nn.ReLU:
             _replace(model, name, ReLU())
@@ -227,6 +232,8 @@ def _compact_activations(model: nn.Module, modules: dict[str, nn.Module]) -> Non
             module.__class__ = AvgPool2d
         elif type(module) is nn.AdaptiveAvgPool2d:
             module.__class__ = AdaptiveAvgPool2d
+    if left_alone is not None:
+        save_memory_in_functionals(model, left_alone)
 
 
 def _not_in_place(modules: dict[str, nn.Module]) -> None:

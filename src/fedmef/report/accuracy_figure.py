@@ -10,18 +10,18 @@ from fedmef.report.groups import Group, accuracy_over_rounds
 
 
 def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
-    """Only evaluated rounds; a round is counted from 1, as people do."""
+    """Only evaluated rounds, counted from 0 as in a run's metrics."""
     figure = new_figure(width, max(0.5 * width, 3))
     axes = figure.add_subplot()
     lines = []
     for group, style in zip(groups, group_styles(groups), strict=True):
         spreads = accuracy_over_rounds(group)
-        rounds = [spread.round + 1 for spread in spreads]
+        rounds = [spread.round for spread in spreads]
         means = [100 * spread.mean for spread in spreads]
         deviations = [100 * (spread.deviation or 0) for spread in spreads]
         if any(deviations):
-            low = [mean - deviation for mean, deviation in zip(means, deviations, strict=True)]
-            high = [mean + deviation for mean, deviation in zip(means, deviations, strict=True)]
+            low = [max(mean - deviation, 0) for mean, deviation in zip(means, deviations, strict=True)]
+            high = [min(mean + deviation, 100) for mean, deviation in zip(means, deviations, strict=True)]
             axes.fill_between(rounds, low, high, color=style.colour, alpha=0.15, linewidth=0)
         lines += axes.plot(
             rounds,

@@ -52,7 +52,8 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
         tidy(panel, "round" if lowest else "", "test accuracy, %" if leftmost else "")
         panel.tick_params(labelbottom=lowest, labelleft=leftmost)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        panel.set_title(f"{plain(group.name)}\n{_mean_drop(group)}", fontsize=FONT_SIZE)
+        name = plain(group.name).replace(", ", ",\n", 1)  # a panel is narrow
+        panel.set_title(f"{name}\n{_mean_drop(group)}", fontsize=FONT_SIZE)
     markers = [
         Line2D([], [], linestyle="", marker="o", color=GREY, markerfacecolor="white"),
         Line2D([], [], linestyle="", marker="o", color=GREY),
@@ -63,17 +64,13 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
 
 def _draw_group(panel: Axes, group: Group, style: Style) -> None:
     course = accuracy_over_rounds(group)
-    panel.plot(
-        [at.round + 1 for at in course], [100 * at.mean for at in course], color="#c7cbd1", linewidth=1
-    )
+    panel.plot([at.round for at in course], [100 * at.mean for at in course], color="#c7cbd1", linewidth=1)
     pairs = zip(accuracy_before_adjustments(group), accuracy_after_adjustments(group), strict=True)
     for before, after in pairs:
         heights = [100 * before.mean, 100 * after.mean]
-        panel.plot([before.round + 1] * 2, heights, color=style.colour, linewidth=1.8)
-        panel.plot(
-            before.round + 1, heights[0], "o", color=style.colour, markerfacecolor="white", markersize=6
-        )
-        panel.plot(after.round + 1, heights[1], "o", color=style.colour, markersize=6)
+        panel.plot([before.round] * 2, heights, color=style.colour, linewidth=1.8)
+        panel.plot(before.round, heights[0], "o", color=style.colour, markerfacecolor="white", markersize=6)
+        panel.plot(after.round, heights[1], "o", color=style.colour, markersize=6)
 
 
 def _mean_drop(group: Group) -> str:

@@ -1,4 +1,4 @@
-"""How figures look: colour-blind-safe colours by method, line styles by sparsity, text that stays text."""
+"""How figures look: colour-blind-safe colours and markers by method, line styles, text that stays text."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,20 +16,32 @@ BLACK, ORANGE, SKY_BLUE, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILLION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
 GREY = "#6b7280"
 
-# Fixed, so that a method looks the same in every report.
-METHOD_STYLES = {
-    "fedavg": (BLACK, "s"),
-    "fedavg_sap": (GREY, "D"),
-    "fl_pqsu": (PURPLE, "^"),
-    "feddst": (SKY_BLUE, "v"),
-    "fedtiny": (ORANGE, "o"),
-    "fedmef": (BLUE, "P"),
-    "fedmef_no_bae": (VERMILLION, "X"),
-    "fedmef_no_sap": (GREEN, "<"),
-    "fedmef_restart": (GREY, ">"),
+Line = str | tuple[int, tuple[int, ...]]
+LINES: tuple[Line, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1)))
+SOLID, DASHED, DOTTED, DASH_DOT, DASH_DOT_DOT, LONG, SHORT = LINES
+
+# Fixed, so that a method looks the same in every report. Dashes keep lines apart that lie on each other.
+METHOD_STYLES: dict[str, tuple[str, str, Line]] = {
+    "fedavg": (BLACK, "s", DASH_DOT_DOT),
+    "fedavg_sap": (GREY, "D", LONG),
+    "fl_pqsu": (PURPLE, "^", DOTTED),
+    "feddst": (SKY_BLUE, "v", DASH_DOT),
+    "fedtiny": (ORANGE, "o", DASHED),
+    "fedmef": (BLUE, "P", SOLID),
+    "fedmef_no_bae": (VERMILLION, "X", DASHED),
+    "fedmef_no_sap": (GREEN, "<", DASH_DOT),
+    "fedmef_restart": (GREY, ">", DOTTED),
+    "prunefl": (VERMILLION, "p", SHORT),
+    "zerofl": (GREEN, "h", LONG),
 }
-OTHER_STYLES = ((GREEN, "d"), (VERMILLION, "h"), (PURPLE, "p"), (GREY, "*"), (SKY_BLUE, "8"), (ORANGE, "H"))
-LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+OTHER_STYLES: tuple[tuple[str, str, Line], ...] = (
+    (GREEN, "d", SHORT),
+    (VERMILLION, "*", LONG),
+    (PURPLE, "d", DASHED),
+    (GREY, "*", SHORT),
+    (SKY_BLUE, "8", DASHED),
+    (ORANGE, "H", LONG),
+)
 
 Fill = Literal["full", "none", "left", "top", "right"]
 FILLS: tuple[Fill, ...] = ("full", "none", "left", "top", "right")
@@ -43,22 +55,33 @@ class Style:
 
     colour: str
     marker: str
-    line: str | tuple[int, tuple[int, ...]]
+    line: Line
     fill: Fill
 
 
 def group_styles(groups: Sequence[Group]) -> list[Style]:
-    """A style for each group: the method decides its colour and marker, the sparsity its line and fill."""
+    """A style for each group: the method decides its colour and marker, and its line if it has one row only.
+
+    Where methods have several rows, line and fill tell their sparsities and variants apart.
+    """
     others = sorted({group.row.method for group in groups} - METHOD_STYLES.keys())
     methods = METHOD_STYLES | {
         name: OTHER_STYLES[number % len(OTHER_STYLES)] for number, name in enumerate(others)
     }
-    sparsities = sorted({group.row.sparsity for group in groups if group.row.sparsity})
-    ranks = {sparsity: rank % len(LINES) for rank, sparsity in enumerate(sparsities)} | {0.0: 0}
-    return [
-        Style(*methods[group.row.method], LINES[ranks[group.row.sparsity]], FILLS[ranks[group.row.sparsity]])
-        for group in groups
-    ]
+    ranks = _ranks([(group.row.sparsity, group.row.variant) for group in groups])
+    styles = []
+    for group, rank in zip(groups, ranks, strict=True):
+        colour, marker, own_line = methods[group.row.method]
+        line = LINES[rank % len(LINES)] if any(ranks) else own_line
+        styles.append(Style(colour, marker, line, FILLS[rank % len(FILLS)]))
+    return styles
+
+
+def _ranks(kinds: Sequence[tuple[float, str]]) -> list[int]:
+    """The place of each sparsity and variant among those of sparse methods, or among those of dense ones."""
+    sparse = list(dict.fromkeys(kind for kind in kinds if kind[0]))
+    dense = list(dict.fromkeys(kind for kind in kinds if not kind[0]))
+    return [(sparse if kind[0] else dense).index(kind) for kind in kinds]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -91,7 +114,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
     )
 
 
-def plain(text: str, limit: int = 24) -> str:
+def plain(text: str, limit: int = 34) -> str:
     """Text from a file as a label: short, on one line, never read as a formula.
 
     The end stays: it has a class's name after its package, a layer's number, and the sparsity.

@@ -17,10 +17,10 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
     sparse = [(group, densities) for group in groups if (densities := layer_densities(group))]
     if not sparse:
         return None
-    # The longest list first: it has the layers that the others leave dense in their right places.
+    # The longest list first: it has the layers that others leave as they are, dense, in their right places.
     longest_first = sorted((densities for _, densities in sparse), key=len, reverse=True)
     layers = list(dict.fromkeys(name for densities in longest_first for name in densities))
-    shares = np.array([[100 * densities.get(name, np.nan) for _, densities in sparse] for name in layers])
+    shares = np.array([[100 * densities.get(name, 1.0) for _, densities in sparse] for name in layers])
     names = plain_names(group for group, _ in sparse)
     crowded = sum(map(len, names)) * 0.09 > width - 1.5
     narrow = (width - 2) / len(sparse) < 0.35  # inches; too little for a number
@@ -29,7 +29,7 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
     axes = figure.add_subplot()
     image = axes.imshow(shares, cmap=SHADES, vmin=0, vmax=100, aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
-        if np.isfinite(share) and not narrow:
+        if not narrow:
             colour = "white" if share > 55 else "black"
             axes.text(column, row, f"{share:.3g}", ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(sparse)), names, fontsize=FONT_SIZE - 1)

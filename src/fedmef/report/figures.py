@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedmef.report.accuracy_figure import draw_accuracy
 from fedmef.report.adjustment_figure import draw_adjustments
+from fedmef.report.cost_figure import draw_costs
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.groups import Group
 from fedmef.report.memory_figure import draw_memory
@@ -34,15 +35,16 @@ KINDS = (
     Kind(
         "accuracy",
         "Accuracy over rounds",
-        "Test accuracy of the global model after each evaluated round: mean over seeds; the band is one "
-        "sample standard deviation to each side.",
+        "Test accuracy of the global model after each evaluated round: mean over seeds, with a band of one "
+        "sample standard deviation to each side where there are several.",
         draw_accuracy,
     ),
     Kind(
         "memory",
         "Accuracy against memory",
         "Final test accuracy against the memory of a device, measured: parameters, masks, gradients and kept "
-        "activations at the run's batch size. Up and to the left is better; bars are one standard deviation.",
+        "activations at the run's batch size. Up and to the left is better; bars, where there are several "
+        "seeds, are one standard deviation.",
         draw_memory,
     ),
     Kind(
@@ -62,11 +64,21 @@ KINDS = (
     Kind(
         "densities",
         "Density of each layer",
-        "Active weights of each sparse layer at the end, mean over seeds. An empty cell is a layer that the "
-        "method leaves as it is, dense; a method without sparse layers has no column.",
+        "Active weights of each layer that a method has made sparse, at the end, mean over seeds. A method "
+        "without sparse layers has no column.",
         draw_densities,
     ),
+    Kind(
+        "costs",
+        "Cost: estimated beside measured",
+        "Where the measured memory of a training step goes. The black line is the most that is alive at "
+        "once: beyond the first three parts that is transient, such as one layer's dense weight. Gradients "
+        "come while kept activations go, so the line may lie within the bar. The diamond is the paper's "
+        "estimate.",
+        draw_costs,
+    ),
 )
+COSTS = KINDS[-1]
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,35 @@
-"""What a figure shows as one line or bar: the runs of one method at one sparsity, over their seeds."""
+"""What a figure shows as one line or bar: the runs of one setting, over their seeds."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedmef.comparison_summary import Row, summarize_comparison
+from fedmef.comparison_summary import Row, group_seeds, summarize_comparison
+from fedmef.finished_run import FinishedRun
+from fedmef.report.costs import EstimatedCosts, estimated_costs
 from fedmef.report.memory import DeviceMemory, MemoryMeasurements
-from fedmef.report.reading import FinishedRun
 
 
 @dataclass(frozen=True)
 class Group:
-    """One method at one sparsity.
+    """One setting of one method.
 
     Attributes:
         row: its numbers, as in the table of `fedmef compare`.
         runs: one for each seed.
         memory: measured; or the reason why it could not be.
+        estimated: by the paper's formulas; None for a method that has none.
     """
 
     row: Row
     runs: tuple[FinishedRun, ...]
     memory: DeviceMemory | str
+    estimated: EstimatedCosts | None
 
     @property
     def name(self) -> str:
         """`fedmef 0.9`, or `fedavg`."""
-        return f"{self.row.method} {self.row.sparsity:g}" if self.row.sparsity else self.row.method
+        return self.row.name
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,11 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
     """The groups in the order of their first run; raises `UserError` when runs cannot be compared."""
     rows = summarize_comparison([run.directory for run in runs])
     measurements = MemoryMeasurements()
-    members: dict[tuple[str, float], list[FinishedRun]] = {}
-    for run in runs:
-        members.setdefault((run.experiment.method, run.sparsity), []).append(run)
+    members = group_seeds([run.experiment for run in runs])
+    groups = [tuple(runs[place] for place in places) for places in members]
     return [
-        Group(row, tuple(group), measurements.of(group[0]))
-        for row, group in zip(rows, members.values(), strict=True)
+        Group(row, group, measurements.of(group[0]), estimated_costs(group[0]))
+        for row, group in zip(rows, groups, strict=True)
     ]
 
 

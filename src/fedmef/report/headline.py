@@ -1,34 +1,40 @@
 """The top of a report: the table of methods, and its message in a sentence."""
 
+import math
 from collections.abc import Sequence
 from html import escape
 
-from fedmef.comparison_summary import human_time
-from fedmef.progress import human_bytes
+from fedmef.comparison_table import human_time
+from fedmef.progress import byte_unit, human_bytes, in_unit
 from fedmef.report.groups import Group
 from fedmef.report.numbers import accuracy, ratio, signless_zero, total_memory
 
-COLUMNS = (
-    ("method", "text", ""),
-    ("sparsity", "", "share of weights pruned in sparse layers"),
-    ("seeds", "", "finished runs"),
-    ("accuracy, %", "", "final test accuracy: mean ± sample standard deviation over seeds"),
-    ("memory", "", "of a device, measured: parameters, masks, gradients and kept activations"),
-    ("ratio", "", "of the memory, to fedavg’s"),
-    ("bytes a round", "", "up and down, all devices of a round"),
-    ("ratio", "", "of the bytes, to fedavg’s"),
-    ("drop", "", "percentage points of test accuracy lost at an adjustment, mean"),
-    ("time", "", "of a run, evaluation included"),
-)
-
 
 def headline_table(groups: Sequence[Group]) -> str:
-    """A row for each group."""
+    """A row for each group; a column has one unit."""
+    memory_size, memory_unit = byte_unit(max(total_memory(group.memory) or 0 for group in groups))
+    traffic_size, traffic_unit = byte_unit(max(group.row.bytes_per_round or 0 for group in groups))
+    columns = (
+        ("method", "text", ""),
+        ("sparsity", "", "share of weights pruned in sparse layers"),
+        ("seeds", "", "finished runs"),
+        ("accuracy, %", "", "final test accuracy: mean ± sample standard deviation over seeds"),
+        (
+            f"memory, {memory_unit}",
+            "",
+            "of a device, measured: parameters, masks, gradients, kept activations",
+        ),
+        ("ratio", "", "of the memory, to fedavg’s"),
+        (f"{traffic_unit} a round", "", "up and down, all devices of a round"),
+        ("ratio", "", "of the bytes, to fedavg’s"),
+        ("drop", "", "percentage points of test accuracy lost at an adjustment, mean; below zero it gained"),
+        ("time", "", "of a run, evaluation included"),
+    )
     heads = "".join(
         f'<th scope="col" class="{kind}" title="{escape(about)}">{escape(name)}</th>'
-        for name, kind, about in COLUMNS
+        for name, kind, about in columns
     )
-    rows = "".join(_row(group, _dense(groups)) for group in groups)
+    rows = "".join(_row(group, _dense(groups), memory_size, traffic_size) for group in groups)
     return (
         '<div class="scroll" tabindex="0" role="region" aria-labelledby="headline">'
         f'<table id="headline-table"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
@@ -37,41 +43,46 @@ def headline_table(groups: Sequence[Group]) -> str:
 
 def headline_sentence(groups: Sequence[Group]) -> str:
     """Who needs the least memory, how much that is, and at which accuracy."""
-    measured = [group for group in groups if total_memory(group.memory) is not None]
-    if len(measured) < 2:
+    memories = {group.name: size for group in groups if (size := total_memory(group.memory)) is not None}
+    if len(memories) < 2:
         return ""
-    least = min(measured, key=lambda group: total_memory(group.memory) or 0)
+    shown = human_bytes(min(memories.values()))
+    least = [group for group in groups if human_bytes(memories.get(group.name, math.inf)) == shown]
     dense = _dense(groups)
-    size = human_bytes(total_memory(least.memory) or 0)
+    if len(least) == len(memories):
+        return ""
     against = beside = ""
-    if dense is not None and dense is not least and total_memory(dense.memory):
-        share = ratio(total_memory(least.memory), total_memory(dense.memory))
-        against = f", {share} of fedavg’s"
+    if dense is not None and dense not in least and dense.name in memories:
+        against = f", {ratio(min(memories.values()), memories[dense.name])} of fedavg’s"
         beside = f"; fedavg’s is {accuracy(dense.row)} %"
+    names = " and ".join(f"<strong>{escape(group.name)}</strong>" for group in least)
+    accuracies = " and ".join(f"{accuracy(group.row)} %" for group in least)
     return (
-        f"<p class='lead'><strong>{escape(least.name)}</strong> needs the least memory on a device: "
-        f"<strong>{size}</strong> measured{against}. "
-        f"Its test accuracy is {accuracy(least.row)} %{beside}.</p>"
+        f"<p class='lead'>{names} {'needs' if len(least) == 1 else 'need'} the least memory on a device: "
+        f"<strong>{shown}</strong> measured{against}. "
+        f"{'Its' if len(least) == 1 else 'Their'} test accuracy is {accuracies}{beside}.</p>"
     )
 
 
 def _dense(groups: Sequence[Group]) -> Group | None:
-    return next((group for group in groups if group.row.method == "fedavg"), None)
+    """What ratios are to: fedavg, if there is one and only one."""
+    dense = [group for group in groups if group.row.method == "fedavg"]
+    return dense[0] if len(dense) == 1 else None
 
 
-def _row(group: Group, dense: Group | None) -> str:
+def _row(group: Group, dense: Group | None, memory_size: float, traffic_size: float) -> str:
     row, memory = group.row, total_memory(group.memory)
     cells = (
         f"{row.sparsity:g}" if row.sparsity else "dense",
         str(len(row.seeds)),
         accuracy(row),
-        "–" if memory is None else human_bytes(memory),
+        "–" if memory is None else in_unit(memory, memory_size),
         ratio(memory, total_memory(dense.memory) if dense else None),
-        "–" if row.bytes_per_round is None else human_bytes(row.bytes_per_round),
+        "–" if row.bytes_per_round is None else in_unit(row.bytes_per_round, traffic_size),
         ratio(row.bytes_per_round, dense.row.bytes_per_round if dense else None),
         "–" if row.adjustment_drop is None else signless_zero(100 * row.adjustment_drop),
         "–" if row.seconds is None else human_time(row.seconds),
     )
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    method = escape(row.method)
-    return f'<tr><th scope="row" class="text" title="{method}">{method}</th>{numbers}</tr>'
+    name = escape(f"{row.method}, {row.variant}" if row.variant else row.method)
+    return f'<tr><th scope="row" class="text" title="{name}">{name}</th>{numbers}</tr>'

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from fedmef.comparison_summary import unnamed_differences
+from fedmef.finished_run import FinishedRun
+from fedmef.report.cost_table import cost_table
 from fedmef.report.devices import devices_table
-from fedmef.report.figures import Drawing
+from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
-from fedmef.report.reading import FinishedRun, LeftOut
+from fedmef.report.reading import LeftOut
 from fedmef.run_directory import CONFIG
 
 
@@ -19,7 +22,12 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
     experiment = groups[0].runs[0].experiment
     title = f"{experiment.dataset}, {experiment.model}"
     runs = [run for group in groups for run in group.runs]
-    figures = "".join(map(_figure, drawings))
+    seeds = _seeds(groups)
+    figures = "".join(
+        _section(drawing.kind, _figure(drawing, seeds)) for drawing in drawings if drawing.kind != COSTS
+    )
+    costs = cost_table(groups)
+    costs += "".join(_figure(drawing, seeds) for drawing in drawings if drawing.kind == COSTS)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -45,7 +53,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {headline_table(groups)}
 {_notes(groups, left_out)}
 </section>
-{figures}
+{figures}{_section(COSTS, costs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, the command that repeats it, and what its devices measured.</p>
@@ -60,15 +68,19 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 
 def _federation(runs: Sequence[FinishedRun]) -> str:
     experiment = runs[0].experiment
-    alpha = f", α = {experiment.alpha:g}" if experiment.partition == "dirichlet" else ""
+    alpha = f", α = {_all('alpha', runs)}" if experiment.partition == "dirichlet" else ""
     facts = (
         f"{len(runs)} run{'s' if len(runs) > 1 else ''}",
         f"{experiment.rounds} rounds",
-        f"{experiment.devices_per_round} of {experiment.devices} devices in each",
+        f"{_all('devices_per_round', runs)} of {experiment.devices} devices in each",
         f"{experiment.partition} partition{alpha}",
         f"images {' × '.join(map(str, runs[0].summary.image_shape))}",
     )
     return escape(" · ".join(facts))
+
+
+def _all(field: str, runs: Sequence[FinishedRun]) -> str:
+    return " or ".join(f"{value:g}" for value in sorted({getattr(run.experiment, field) for run in runs}))
 
 
 def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
@@ -77,30 +89,62 @@ def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
         for group in groups
         if isinstance(group.memory, str)
     ]
+    items += [f"{group.name}: {group.row.warning}" for group in groups if group.row.warning]
     items += [f"Left out: {left}" for left in left_out]
+    if different := unnamed_differences([group.runs[0].experiment for group in groups]):
+        items.append(f"Rows also differ in: {', '.join(different)}")
     warnings = "".join(f'<li class="warning">{escape(item)}</li>' for item in items)
-    return f"""<ul class="notes">{warnings}
-<li>Accuracy is the final test accuracy: mean ± sample standard deviation over seeds.</li>
-<li>Memory is measured: parameters, masks, gradients and kept activations of a training step at the run’s
-batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, in every method.</li>
-<li>Bytes are those of the messages that were sent. Ratios are to fedavg: dense, with BatchNorm.</li>
-<li>Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of them.</li>
-</ul>"""
+    plain = "".join(f"<li>{escape(note)}</li>" for note in _explanations(groups))
+    return f'<ul class="notes">{warnings}{plain}</ul>'
 
 
-def _figure(drawing: Drawing) -> str:
-    kind = drawing.kind
+def _explanations(groups: Sequence[Group]) -> list[str]:
+    """What the columns mean, as far as these runs have something in them."""
+    several = any(len(group.runs) > 1 for group in groups)
+    spread = ": mean ± sample standard deviation over seeds" if several else ""
+    methods = [group.row.method for group in groups]
+    notes = [
+        f"Accuracy is the final test accuracy{spread}. Rounds are counted from 0, as in a run’s metrics.",
+        "Memory is measured: parameters, masks, gradients and kept activations of an ordinary training step "
+        "at the run’s batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, and "
+        "in adjustment rounds what a method collects for them"
+        + (": prunefl’s dense sums above all." if "prunefl" in methods else "."),
+        "Bytes are those of the messages that were sent."
+        + (" Ratios are to fedavg: dense, with BatchNorm." if methods.count("fedavg") == 1 else ""),
+        "Time is of the machine that ran it, with whatever else it had to do.",
+    ]
+    if any(group.row.adjustment_drop is not None for group in groups):
+        notes.append(
+            "Drop: percentage points of test accuracy lost at an adjustment of the masks, mean over all of "
+            "them; below zero it gained."
+            + (" feddst’s devices adjust themselves: it has none." if "feddst" in methods else "")
+        )
+    return notes
+
+
+def _seeds(groups: Sequence[Group]) -> str:
+    counts = sorted({len(group.runs) for group in groups})
+    return f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} each."
+
+
+def _section(kind: Kind, content: str) -> str:
     return f"""<section aria-labelledby="{kind.name}">
 <h2 id="{kind.name}">{escape(kind.title)}</h2>
-<figure>
-<picture>
-<source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
-<img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {kind.caption}")}">
-</picture>
-<figcaption>{escape(kind.caption)}</figcaption>
-</figure>
+{content}
 </section>
 """
+
+
+def _figure(drawing: Drawing, seeds: str) -> str:
+    kind = drawing.kind
+    caption = f"{kind.caption} {seeds}"
+    return f"""<figure>
+<picture>
+<source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
+<img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {caption}")}">
+</picture>
+<figcaption>{escape(caption)}</figcaption>
+</figure>"""
 
 
 def _data(svg: bytes) -> str:

@@ -1,93 +1,14 @@
-"""Which run directories can be reported on, and why the others cannot. Nothing in them is trusted."""
+"""Which run directories can be reported on, and why the others cannot."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-
-from fedmef.comparison import DENSE_METHODS
 from fedmef.errors import UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment import MACHINE_FIELDS
+from fedmef.finished_run import FinishedRun, read_finished
 from fedmef.methods import METHODS
-from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY, Run
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
-AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
-Whole = TypeVar("Whole")
-
-
-class _Checked(BaseModel):
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False, strict=True)
-
-
-class Layer(_Checked):
-    """How many of a sparse layer's weights are active."""
-
-    active: Count
-    size: AtLeastOne
-
-
-class Summary(_Checked):
-    """What a report uses of `summary.json`."""
-
-    test_accuracy: Share
-    best_test_accuracy: Share
-    rounds: AtLeastOne
-    bytes_down: Count
-    bytes_up: Count
-    seconds: Annotated[float, Field(ge=0, le=1e12)]
-    parameters: Count
-    parameters_if_dense: Count
-    classes: AtLeastOne
-    image_shape: list[AtLeastOne] = Field(min_length=3, max_length=3)
-    layers: dict[str, Layer] = {}
-    fedmef: str = "unknown"
-    torch: str = "unknown"
-
-
-class DeviceCosts(_Checked):
-    """What a device measured of itself in a round."""
-
-    device: Count
-    seconds: Annotated[float, Field(ge=0, le=1e12)]
-    peak_memory: Count
-    bytes_down: Count
-    bytes_up: Count
-
-
-class Round(_Checked):
-    """What a report uses of a line of `metrics.jsonl`."""
-
-    round: Count
-    test_accuracy: Share | None
-    bytes_down: Count
-    bytes_up: Count
-    adjusted: bool
-    accuracy_before_adjustment: Share | None
-    accuracy_after_adjustment: Share | None
-    device_reports: list[DeviceCosts] = []
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A whole run, read once and checked."""
-
-    directory: Run
-    summary: Summary
-    rounds: tuple[Round, ...]
-
-    @property
-    def experiment(self) -> Experiment:
-        """What was run."""
-        return self.directory.experiment
-
-    @property
-    def sparsity(self) -> float:
-        """Of the weights: 0 for dense methods, whatever their configuration says."""
-        return 0.0 if self.experiment.method in DENSE_METHODS else self.experiment.sparsity
+from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY
 
 
 @dataclass(frozen=True)
@@ -110,15 +31,22 @@ class FoundRuns:
 
 
 def read_runs(paths: Sequence[Path]) -> FoundRuns:
-    """The finished runs of these run directories and directories of runs, in the order of a table."""
+    """The finished runs of these run directories, in their order; those of a directory in a table's."""
     runs: list[FinishedRun] = []
     left_out: list[LeftOut] = []
-    for path in dict.fromkeys(run for given in paths for run in _run_directories(given)):
-        try:
-            runs.append(_read(path))
-        except UserError as error:
-            left_out.append(LeftOut(path, str(error)))
-    return FoundRuns(tuple(sorted(runs, key=_place_in_table)), tuple(left_out))
+    seen: set[Path] = set()
+    for given in paths:
+        found = []
+        for path in _run_directories(given):
+            if path in seen:
+                continue
+            seen.add(path)
+            try:
+                found.append(_read(path))
+            except UserError as error:
+                left_out.append(LeftOut(path, str(error)))
+        runs += sorted(found, key=_place_in_table)
+    return FoundRuns(tuple(runs), tuple(left_out))
 
 
 def holds_runs(path: Path) -> bool:
@@ -127,39 +55,29 @@ def holds_runs(path: Path) -> bool:
 
 
 def _run_directories(path: Path) -> Iterable[Path]:
-    if not holds_runs(path):
-        return [path]
-    inside = sorted(folder for folder in path.iterdir() if folder.is_dir() and _looks_like_run(folder))
-    return inside or [path]
+    return _runs_inside(path) or [path] if holds_runs(path) else [path]
+
+
+def _runs_inside(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and _looks_like_run(folder))
+
+
+def _read(path: Path) -> FinishedRun:
+    if holds_runs(path):
+        for folder in sorted(path.iterdir()):
+            if folder.is_dir() and _runs_inside(folder):
+                raise UserError(f"{path} holds no run; {folder} is a directory of runs: name it")
+    return read_finished(path)
 
 
 def _looks_like_run(path: Path) -> bool:
     return any((path / name).is_file() for name in (CONFIG, METRICS, SUMMARY, CHECKPOINT, MODEL))
 
 
-def _read(path: Path) -> FinishedRun:
-    directory = Run.open(path)
-    summary = _checked(TypeAdapter(Summary), directory.summary, path / SUMMARY)
-    rounds = _checked(TypeAdapter(list[Round]), directory.metrics, path / METRICS)
-    if [record.round for record in rounds] != list(range(summary.rounds)):
-        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {summary.rounds} rounds")
-    for record in rounds:
-        if record.adjusted and None in (record.accuracy_before_adjustment, record.accuracy_after_adjustment):
-            raise UserError(f"{path / METRICS} is damaged: round {record.round} lacks its accuracies")
-    return FinishedRun(directory, summary, tuple(rounds))
-
-
-def _checked(shape: TypeAdapter[Whole], content: Any, file: Path) -> Whole:
-    try:
-        return shape.validate_python(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{file} is damaged: {place}: {first['msg']}") from None
-
-
-def _place_in_table(run: FinishedRun) -> tuple[int, str, float, int]:
+def _place_in_table(run: FinishedRun) -> tuple[object, ...]:
     names = list(METHODS)
     method = run.experiment.method
     place = names.index(method) if method in names else len(names)
-    return place, method, run.sparsity, run.experiment.seed
+    settings = run.experiment.model_dump(exclude={"seed", *MACHINE_FIELDS}).values()
+    comparable = tuple((value is not None, value) for value in settings)
+    return place, method, run.sparsity, comparable, run.experiment.seed

@@ -5,6 +5,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from fedmef.progress import byte_unit
 from fedmef.report.appearance import BLUE, FONT_SIZE, ORANGE, legend_below, new_figure, plain_names, tidy
 from fedmef.report.groups import Group
 
@@ -17,7 +18,7 @@ def draw_traffic(groups: Sequence[Group], width: float) -> Figure:
     axes = figure.add_subplot()
     down = [fmean(run.summary.bytes_down / run.summary.rounds for run in group.runs) for group in groups]
     up = [fmean(run.summary.bytes_up / run.summary.rounds for run in group.runs) for group in groups]
-    scale, unit = _unit(max(*down, *up))
+    scale, unit = byte_unit(max(*down, *up))
     bars = []
     for values, offset, colour, hatch in ((down, -BAR / 2, BLUE, ""), (up, BAR / 2, ORANGE, "///")):
         drawn = axes.barh(
@@ -38,10 +39,3 @@ def draw_traffic(groups: Sequence[Group], width: float) -> Figure:
     axes.margins(x=0.12)
     legend_below(figure, bars, ["down, to the devices", "up, from the devices"])
     return figure
-
-
-def _unit(largest: float) -> tuple[float, str]:
-    for scale, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if largest >= scale:
-            return scale, unit
-    return 1, "bytes"

@@ -9,6 +9,7 @@ from fedmef.report.figures import KINDS, draw_all
 from fedmef.report.groups import group_runs
 from fedmef.report.page import report_page
 from fedmef.report.reading import FoundRuns, holds_runs
+from fedmef.run_directory import CONFIG
 
 PAGE, FIGURES = "report.html", "figures"
 
@@ -18,11 +19,14 @@ def write_report(found: FoundRuns, out: Path) -> Path:
 
     Raises `UserError` when there is no finished run, or when runs cannot be compared.
     """
+    if (out / CONFIG).exists():
+        raise UserError(f"{out} is a run itself; choose another --out for the report")
     if not found.runs:
         raise UserError("none of these is a finished run: there is nothing to report")
     groups = group_runs(found.runs)
     drawings = draw_all(groups)
-    page = report_page(groups, drawings, found.left_out)
+    # A path need not be text: what UTF-8 cannot say becomes a question mark, before anything is written.
+    page = report_page(groups, drawings, found.left_out).encode(errors="replace")
     content = {
         f"{drawing.kind.name}.{ending}": data
         for drawing in drawings
@@ -35,7 +39,7 @@ def write_report(found: FoundRuns, out: Path) -> Path:
                 write_atomically(out / FIGURES / name, content[name])
             else:
                 (out / FIGURES / name).unlink(missing_ok=True)  # of an earlier report on other runs
-        write_atomically(out / PAGE, page.encode())
+        write_atomically(out / PAGE, page)
     except OSError as error:
         raise UserError(f"cannot write the report into {out}: {error.strerror}") from None
     return out / PAGE

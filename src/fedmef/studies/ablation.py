@@ -27,4 +27,5 @@ STUDY = Study(
     shows="Both extrusion (BaE) and scaled activation pruning (SAP) add accuracy. "
     "The paper draws it without numbers.",
     cases=cases,
+    remark="Restarting without a penalty (fedmef_restart) is ours.",
 )

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import stdev
 from typing import Any
 
 from fedmef.comparison import Failure
+from fedmef.comparison_summary import mean
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.run_directory import Run
@@ -60,11 +61,6 @@ def accuracies(results: Sequence[Result]) -> list[Row]:
     return [{**result.case.labels, **accuracy_cells(result), **result.case.paper} for result in results]
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """None when there are none: no run of a case was finished, or none adjusted its masks."""
-    return fmean(values) if values else None
-
-
 @dataclass(frozen=True)
 class Study:
     """A table or figure of the paper, or one of ours.
@@ -76,6 +72,7 @@ class Study:
         shows: what to look for in the table.
         cases: what is run at a scale.
         tabulate: the table of what the runs gave.
+        remark: what of it is not the paper's, or does not compare; "" for nothing.
     """
 
     name: str
@@ -84,6 +81,7 @@ class Study:
     shows: str
     cases: Callable[[Scale], list[Case]]
     tabulate: Tabulate = accuracies
+    remark: str = ""
 
     def experiments(
         self, scale: Scale, seeds: int | None = None, machine: Mapping[str, Any] | None = None

@@ -29,4 +29,5 @@ STUDY = Study(
     shows="BatchNorm has no statistics in a batch of one; NSConv needs none, so FedMef is far ahead. "
     "The paper draws it without numbers.",
     cases=cases,
+    remark="Below paper scale the learning rate is 0.02: small batches bear small steps only.",
 )

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
-from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells, mean
+from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
 
 METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
-from fedmef.studies.training_memory import training_memory
+from fedmef.studies.training_memory import training_megabytes
 
 # (network, method): accuracy %, estimated MB
 PAPER = {
@@ -24,7 +24,7 @@ def cases(scale: Scale) -> list[Case]:
             f"{model}-{method}",
             {"network": model, "method": method},
             settings(scale, method, model=model, sparsity=0.8),
-            {"accuracy % (paper)": accuracy, "memory bytes (paper, estimated)": round(megabytes * 1e6)},
+            {"accuracy % (paper)": accuracy, "memory MB (paper, estimated)": megabytes},
         )
         for (model, method), (accuracy, megabytes) in PAPER.items()
     ]
@@ -36,7 +36,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
         {
             **result.case.labels,
             **accuracy_cells(result),
-            "memory bytes (ours, measured)": training_memory(result.runs[0]) if result.runs else None,
+            "memory MB (ours, measured)": training_megabytes(result),
             **result.case.paper,
         }
         for result in results
@@ -50,4 +50,5 @@ STUDY = Study(
     shows="SAP keeps a dense network's accuracy with less memory, and FedMef at 80 % keeps it with least.",
     cases=cases,
     tabulate=tabulate,
+    remark="The paper's 120.74 MB fit a ResNet18 with ImageNet's stem; ours has CIFAR's, as its FLOPs do.",
 )

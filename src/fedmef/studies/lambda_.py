@@ -40,5 +40,6 @@ STUDY = Study(
     title="The weight of the extrusion penalty (ResNet34)",
     shows="In the paper the accuracy first grows with λ and then collapses; it draws that without numbers.",
     cases=cases,
+    remark="The values of λ are ours.",
     tabulate=tabulate,
 )

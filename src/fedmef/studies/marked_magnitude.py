@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
-from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells, mean
+from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
 
 LAMBDAS = (0.0, 0.1, 0.5, 10.0)

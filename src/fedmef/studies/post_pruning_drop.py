@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedmef.studies.base import Case, Result, Row, Study, mean
+from fedmef.comparison_summary import mean
+from fedmef.studies.base import Case, Result, Row, Study
 from fedmef.studies.scales import Scale, settings
 
 METHODS = ("fedtiny", "fedmef_no_bae", "fedmef")

@@ -10,7 +10,7 @@ from fedmef.experiment import Experiment
 from fedmef.progress import human_bytes
 from fedmef.run_directory import CONFIG
 from fedmef.studies.base import Cell, Row, Study, case_of
-from fedmef.studies.scales import Scale
+from fedmef.studies.scales import SEEDS, Scale
 
 
 def default_directory(study: Study, scale: Scale) -> Path:
@@ -28,12 +28,6 @@ def check_directory(study: Study, scale: Scale, out: Path) -> None:
             )
 
 
-def announcement(study: Study, scale: Scale, experiments: Mapping[str, Experiment], out: Path) -> str:
-    """What is about to happen, in a line."""
-    rounds = sum(experiment.rounds for experiment in experiments.values())
-    return f"{study.name} at {scale} scale: {len(experiments)} runs, {rounds:,} rounds in all, in {out}"
-
-
 def caption(study: Study, scale: Scale, experiments: Mapping[str, Experiment]) -> str:
     """What the table is, and what its numbers can be compared with."""
     all_of_them = list(experiments.values())
@@ -44,12 +38,21 @@ def caption(study: Study, scale: Scale, experiments: Mapping[str, Experiment]) -
         _all_values("devices", [experiment.devices for experiment in all_of_them]),
         f"seeds {len({experiment.seed for experiment in all_of_them})}",
     ]
-    comparable = (
-        "This is the paper's setting."
-        if scale == "paper"
-        else "Not the paper's setting: compare the order of rows with the paper's, never the values."
-    )
-    return f"{study.title} ({study.source}), {scale} scale: {', '.join(settings)}. {comparable}"
+    seeds = len({experiment.seed for experiment in all_of_them})
+    about = f"{study.title} ({study.source}), {scale} scale: {', '.join(settings)}."
+    return " ".join(filter(None, [about, _comparable(study, scale, seeds), study.remark]))
+
+
+def _comparable(study: Study, scale: Scale, seeds: int) -> str:
+    if scale == "smoke":
+        return "It only shows that the path works: accuracies and their order mean nothing."
+    if study.source == "ours":
+        return "The paper has no such table."
+    if scale == "desk":
+        return "Not the paper's setting: compare the order of rows with the paper's, never the values."
+    few = f" with {seeds} of its {SEEDS['paper']} seeds" if seeds < SEEDS["paper"] else ""
+    silent = "λ, the devices of a round, and how often the learning rate decays"
+    return f"The paper's setting{few}; where it is silent, ours: {silent}."
 
 
 def study_table(rows: Sequence[Row]) -> Table:
@@ -64,19 +67,25 @@ def study_table(rows: Sequence[Row]) -> Table:
             justify="left" if text else "right",
             overflow="fold",
         )
+    digits = {heading: _digits([row.get(heading) for row in rows]) for heading in shown}
     for row in rows:
-        table.add_row(*(_shown(heading, row.get(heading)) for heading in shown))
+        table.add_row(*(_shown(heading, row.get(heading), digits[heading]) for heading in shown))
     return table
 
 
-def _shown(heading: str, cell: Cell) -> str:
-    if cell is None:
-        return "-"
-    if isinstance(cell, str):
-        return cell
+def _digits(column: Sequence[Cell]) -> int:
+    """Digits after the point that the paper prints in such a column."""
+    return max(len(str(cell).partition(".")[2]) for cell in column)
+
+
+def _shown(heading: str, cell: Cell, digits: int) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or "-"
+    if "(paper" in heading:
+        return f"{cell:.{digits}f}"
     if "bytes" in heading:
         return human_bytes(cell)
-    if any(mark in heading for mark in ("%", "±", "fall", "drop")):
+    if any(mark in heading for mark in ("%", "±", "fall", "drop", "MB")):
         return f"{cell:z.2f}"
     if " x " in heading:
         return f"{cell:z.3f}"

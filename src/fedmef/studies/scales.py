@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from fedmef.comparison import DENSE_METHODS
+from fedmef.methods import find_method
 
 Scale = Literal["smoke", "desk", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -65,8 +65,6 @@ SMOKE_NETWORK: Mapping[str, Any] = {
 # The paper runs everything five times.
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "desk": 1, "paper": 5}
 
-NORMALIZED_METHODS = frozenset({"fedavg_sap", "fedmef", "fedmef_no_bae", "fedmef_restart"})
-
 
 def settings(scale: Scale, method: str, *, model: str | None = None, **own: Any) -> dict[str, Any]:
     """The settings of one run: the scale's, then the study's own.
@@ -74,7 +72,7 @@ def settings(scale: Scale, method: str, *, model: str | None = None, **own: Any)
     `model` is for a study of this very network; otherwise it is ResNet18, or a small one at smoke scale.
     """
     chosen = {"method": method, **_of_scale(scale, method, model), **own}
-    if method in DENSE_METHODS:
+    if find_method(method).dense:
         chosen["sparsity"] = 0.0
     return chosen
 
@@ -89,6 +87,6 @@ def _of_scale(scale: Scale, method: str, model: str | None) -> dict[str, Any]:
             **network,
             "width": 16 if network["model"] == "resnet18" else 8,  # the others take longer
             # NSConv bears a higher rate than BatchNorm, which the paper's would break in these few rounds.
-            "learning_rate": 0.5 if method in NORMALIZED_METHODS else 0.3,
+            "learning_rate": 0.5 if find_method(method).normalized else 0.3,
         }
     return {**SMOKE, **SMOKE_NETWORK, **network} if model else dict(SMOKE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
@@ -19,6 +20,8 @@ PAPER = {
     (0.8, "fedtiny"): (80.3, 0.218, 0.243),
     (0.8, "fedmef"): (81.7, 0.221, 0.243),
 }
+# What 1.0 stands for, in one adjustment round of one device.
+PAPER_FLOPS, PAPER_EXCHANGE_MEGABYTES = 8.33e12, 89.52
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -40,31 +43,35 @@ def cases(scale: Scale) -> list[Case]:
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
     """Accuracy, bytes and parameters, with the paper's estimates beside what was measured."""
-    dense = next((_exchange(result.runs[0]) for result in results[:1] if result.runs), None)
+    dense = _exchange(results[0].runs)
     return [_row(result, dense) for result in results]
 
 
 def _row(result: Result, dense: float | None) -> Row:
-    exchange = _exchange(result.runs[0]) if result.runs else None
-    share = _parameter_share(result.runs[0]) if result.runs else None
+    exchange = _exchange(result.runs)
     return {
         **result.case.labels,
         **accuracy_cells(result),
         "exchange bytes (ours, measured)": exchange,
         "exchange x (ours, measured)": exchange / dense if exchange and dense else None,
-        "parameters x (ours, measured)": share,
+        "parameters x (ours, measured)": _parameter_share(result.runs),
         **result.case.paper,
     }
 
 
-def _exchange(run: Run) -> float:
-    """Bytes up and down of one device, in the round that sent most: one that adjusts, if any does."""
-    most = max(record["bytes_down"] + record["bytes_up"] for record in run.metrics)
-    return float(most) / run.experiment.devices_per_round
+def _exchange(runs: Sequence[Run]) -> float | None:
+    """Bytes up and down of one device, in the round that sent most: one that adjusts; mean over seeds."""
+    return mean(
+        [
+            max(record["bytes_down"] + record["bytes_up"] for record in run.metrics)
+            / run.experiment.devices_per_round
+            for run in runs
+        ]
+    )
 
 
-def _parameter_share(run: Run) -> float:
-    return float(run.summary["parameters"] / run.summary["parameters_if_dense"])
+def _parameter_share(runs: Sequence[Run]) -> float | None:
+    return mean([run.summary["parameters"] / run.summary["parameters_if_dense"] for run in runs])
 
 
 STUDY = Study(

@@ -1,0 +1,90 @@
+"""What a device's training step takes, measured in a fresh process: bytes by kind, their peak, seconds."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from fedmef.errors import FedmefError, UserError
+from fedmef.experiment import Experiment
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Bytes and seconds of a training step of one device.
+
+    `peak` and `peak_resident` are the most of an ordinary round and of one that adjusts, where the method has
+    such rounds: its growth scores included. `peak` counts tensors, by PyTorch's own allocator. `peak_resident`
+    is the whole process above one that has imported the libraries and trained a toy, messages included, and
+    with freed memory given back to the system as a device with `device_memory` does.
+
+    Attributes:
+        parameters: parameters, masks and other buffers.
+        gradients: of all parameters, at the end of a backward pass.
+        optimizer: the optimiser's state.
+        cache: kept by autograd between forward and backward.
+        peak: most bytes of tensors alive at once, all the above and the batch included.
+        peak_resident: most resident memory.
+        seconds: of a training step, the median.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    cache: int
+    peak: int
+    peak_resident: int
+    seconds: float
+
+
+def measure_step(
+    experiment: Experiment, image_shape: tuple[int, int, int], classes: int, *, steps: int = 3
+) -> StepCost:
+    """Train a device of the experiment for so many steps, on random images, in a process of its own.
+
+    The experiment's own batch size, model and method; one thread, on the CPU. Raises `UserError` for what is
+    wrong with the experiment and `FedmefError` when the process dies.
+    """
+    return StepCost(**_ask("step", experiment, image_shape, classes, steps))
+
+
+def measure_peak_resident(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
+    """`StepCost.peak_resident` alone, in a third of the time."""
+    return int(_ask("peak_resident", experiment, image_shape, classes, 1)["peak_resident"])
+
+
+def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: int) -> dict[str, Any]:
+    question = {
+        "what": what,
+        "experiment": experiment.model_dump(mode="json"),
+        "image_shape": list(shape),
+        "classes": classes,
+        "steps": steps,
+    }
+    # The worker finds what this process finds, a user's own modules included.
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    finished = subprocess.run(
+        [sys.executable, "-P", "-m", "fedmef.costs.step_worker"],
+        input=json.dumps(question),
+        capture_output=True,
+        text=True,
+        env=surroundings,
+        check=False,
+    )
+    if finished.returncode != 0 or not finished.stdout:
+        said = finished.stderr.strip().splitlines()
+        raise FedmefError(
+            f"measuring a training step ended with {finished.returncode}: {said[-1] if said else 'killed'}"
+        )
+    answer: dict[str, Any] = json.loads(finished.stdout)
+    if "mistake" in answer:
+        raise UserError(answer["mistake"])
+    return answer

@@ -1,0 +1,157 @@
+"""The process that `fedmef.costs.step` starts: a question as JSON on stdin, the answer as JSON on stdout."""
+
+import json
+import os
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fedmef.costs.measure import bytes_kept_for_backward, peak_of_tensors
+from fedmef.data import Dataset, Split
+from fedmef.engines import Fleet, prepared_model
+from fedmef.errors import UserError
+from fedmef.experiment import Experiment, make_experiment
+from fedmef.local_training import LocalTraining
+from fedmef.methods import Plan, build_method
+from fedmef.resident import forget_peak, give_back_freed_memory, peak_resident, resident
+from fedmef.server import Server
+
+ORDINARY, ADJUSTING = 0, 1  # the two devices: as many steps as asked for, and two, with an adjustment
+ADJUSTING_STEPS = 2  # for methods that adjust between two halves
+
+
+def main() -> None:
+    """Answer one question."""
+    give_back_freed_memory()
+    answer_to = os.dup(1)
+    os.dup2(2, 1)  # whatever a user's own model prints is no answer
+    torch.set_num_threads(1)
+    question = json.load(sys.stdin)
+    # A tiny learning rate: few steps on noise shall not end in NaN.
+    settings = question["experiment"] | {"device": "cpu", "local_epochs": 1, "learning_rate": 1e-4}
+    try:
+        experiment = make_experiment(settings)
+        shape = tuple(question["image_shape"])
+        warm_up()
+        answer = resident_part(experiment, shape, question["classes"], question["steps"])
+        if question["what"] == "step":
+            answer |= tensor_part(experiment, shape, question["classes"])
+    except UserError as error:
+        answer = {"mistake": str(error)}
+    with os.fdopen(answer_to, "w") as file:
+        json.dump(answer, file)
+
+
+def warm_up() -> None:
+    """PyTorch imports a part of itself at the first optimiser, and its code comes in as it is used."""
+    for method in ("fedavg", "fedmef"):
+        toy = make_experiment({"method": method, "local_epochs": 1, "batch_size": 32})
+        _train(_fleet(toy, (3, 8, 8), 10, 1), _plans(toy))
+
+
+def resident_part(
+    experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int
+) -> dict[str, Any]:
+    """What the whole process takes, and what the optimiser sees."""
+    forget_peak()
+    baseline = resident()
+    watched = _WatchedSteps()
+    fleet = _fleet(experiment, shape, classes, steps)
+    peak = _train(fleet, _plans(experiment)) - baseline
+    return {
+        "peak_resident": peak,
+        "parameters": _bytes([*fleet.model.parameters(), *fleet.model.buffers()]),
+        "gradients": watched.gradients,
+        "optimizer": watched.optimizer,
+        "seconds": watched.median_seconds(),
+    }
+
+
+def tensor_part(experiment: Experiment, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+    """What PyTorch's allocator counts."""
+
+    def train(fleet: Fleet) -> None:
+        for device, plan in _plans(experiment).items():
+            indices = fleet.shares[device]
+            local = LocalTraining(device, fleet.model, fleet.dataset, indices, experiment, plan)
+            fleet.method.train(local, plan)
+
+    peak = peak_of_tensors(lambda: _fleet(experiment, shape, classes, 2), train)
+    model = prepared_model(experiment, build_method(experiment), classes, shape[0]).train()
+    images = torch.randn(experiment.batch_size, *shape, generator=torch.Generator().manual_seed(0))
+    return {"peak": peak, "cache": bytes_kept_for_backward(model, images)}
+
+
+def _fleet(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> Fleet:
+    """Two devices that hold one batch of noise, which each trains on again and again."""
+    generator = torch.Generator().manual_seed(0)
+    size = experiment.batch_size
+    images = torch.randint(256, (size, *shape), dtype=torch.uint8, generator=generator)
+    noise = Split(images, torch.arange(size) % classes)
+    mean = torch.full((shape[0],), 0.5)
+    method = build_method(experiment)
+    return Fleet(
+        experiment,
+        method,
+        prepared_model(experiment, method, classes, shape[0]),
+        Dataset("noise", noise, noise, classes, known_statistics=(mean, mean)),
+        [torch.arange(size).repeat(steps), torch.arange(size).repeat(ADJUSTING_STEPS)],
+    )
+
+
+def _plans(experiment: Experiment) -> dict[int, Plan]:
+    """An ordinary round, and the one that exchanges most if there is any."""
+    every = [build_method(experiment).plan(number) for number in range(experiment.rounds)]
+    most = max(every, key=lambda plan: plan.adjustment_rate)
+    return {ORDINARY: every[0]} | ({ADJUSTING: most} if most.adjusts else {})
+
+
+def _train(fleet: Fleet, plans: dict[int, Plan]) -> int:
+    """Rounds as an engine runs them; returns the most resident memory in any of them."""
+    peak = 0
+    for device, plan in plans.items():
+        message = Server(fleet.method, fleet.model).broadcast(plan, [device])[device]
+        forget_peak()
+        fleet.train(device, message)
+        peak = max(peak, peak_resident())
+    return peak
+
+
+class _WatchedSteps:
+    """What every optimiser's step shows from now on."""
+
+    def __init__(self) -> None:
+        self.gradients = self.optimizer = 0
+        self._times: list[float] = []
+        register_optimizer_step_pre_hook(self._before)
+        register_optimizer_step_post_hook(self._after)
+
+    def median_seconds(self) -> float:
+        """From one step to the next; the first one after an adjustment's start counts for what it is."""
+        return median(later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False))
+
+    def _before(self, optimizer: Optimizer, *_: object) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.gradients = _bytes([parameter.grad for parameter in parameters if parameter.grad is not None])
+
+    def _after(self, optimizer: Optimizer, *_: object) -> None:
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        self.optimizer = _bytes([value for value in states if isinstance(value, Tensor)])
+        self._times.append(time.perf_counter())
+
+
+def _bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Where a device's measured memory goes, part by part, with the paper's estimate beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedmef.report.appearance import (
+    BLACK,
+    BLUE,
+    FONT_SIZE,
+    GREEN,
+    ORANGE,
+    VERMILLION,
+    legend_below,
+    new_figure,
+    plain,
+    tidy,
+)
+from fedmef.report.groups import Group
+from fedmef.report.memory import DeviceMemory
+
+PARTS = (
+    ("parameters and masks", BLUE, ""),
+    ("gradients", ORANGE, "///"),
+    ("kept activations", GREEN, "..."),
+    ("rest of the peak", "#d1d5db", ""),
+)
+BAR = 0.6
+ESTIMATE: Mapping[str, Any] = {
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": "white",
+    "markeredgecolor": VERMILLION,
+    "markeredgewidth": 1.8,
+    "linestyle": "",
+}
+
+
+def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
+    """A stacked bar for each group that could be measured, with marks for its peak and its estimate."""
+    shown = [(group, group.memory) for group in groups if isinstance(group.memory, DeviceMemory)]
+    if not shown:
+        return None
+    figure = new_figure(width, 1.0 + 0.4 * len(shown))
+    axes = figure.add_subplot()
+    places = range(len(shown))
+    starts = [0.0] * len(shown)
+    handles: list[Artist] = []
+    for number, (_, colour, hatch) in enumerate(PARTS):
+        sizes = [_parts(memory)[number] / 1e6 for _, memory in shown]
+        bars = axes.barh(
+            places, sizes, left=starts, height=BAR, color=colour, hatch=hatch, edgecolor="white", linewidth=0
+        )
+        starts = [start + size for start, size in zip(starts, sizes, strict=True)]
+        handles.append(bars.patches[0])
+    for place, (group, memory) in enumerate(shown):
+        peak = memory.peak / 1e6
+        axes.plot([peak, peak], [place - BAR / 2 - 0.06, place + BAR / 2 + 0.06], color=BLACK, linewidth=1.8)
+        if group.estimated is not None:
+            axes.plot(group.estimated.memory / 1e6, place, **ESTIMATE)
+        axes.annotate(
+            f"{peak:.3g}",
+            (max(starts[place], peak, group.estimated.memory / 1e6 if group.estimated else 0), place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT_SIZE - 1,
+        )
+    handles += [Line2D([], [], color=BLACK, linewidth=1.8), Line2D([], [], **ESTIMATE)]
+    axes.set_yticks(places, [plain(group.name) for group, _ in shown])
+    axes.set_ylim(len(shown) - 0.45, -0.55)
+    tidy(axes, "memory of a device, MB", "")
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    labels = [name for name, _, _ in PARTS]
+    legend_below(figure, handles, [*labels, "peak, measured", "the paper's formula, estimated"])
+    return figure
+
+
+def _parts(memory: DeviceMemory) -> tuple[int, int, int, int]:
+    # Gradients come while caches go: the three need not be alive at once, and then nothing is left over.
+    rest = max(memory.peak - memory.total, 0)
+    return memory.parameters, memory.gradients, memory.activations, rest

@@ -1,0 +1,53 @@
+"""The table of costs: what the paper's formulas estimate beside what was measured."""
+
+from collections.abc import Sequence
+from html import escape
+from statistics import fmean
+
+from fedmef.progress import human_bytes
+from fedmef.report.costs import measured_exchange
+from fedmef.report.groups import Group
+from fedmef.report.memory import DeviceMemory
+
+HEADINGS = (
+    ("memory of a device", ("estimated", "measured")),
+    ("exchange of a device in a round", ("estimated", "measured")),
+    ("FLOPs of a step", ("estimated",)),
+)
+
+
+def cost_table(groups: Sequence[Group]) -> str:
+    """A row for each group, and what its numbers are."""
+    top = "".join(
+        f'<th scope="colgroup" colspan="{len(kinds)}">{escape(name)}</th>' for name, kinds in HEADINGS
+    )
+    kinds = "".join(f'<th scope="col">{kind}</th>' for _, kinds in HEADINGS for kind in kinds)
+    rows = "".join(map(_row, groups))
+    return f"""<div class="scroll" tabindex="0" role="region" aria-labelledby="costs">
+<table id="cost-table"><thead><tr><th scope="col" class="text" rowspan="2">method</th>
+<th scope="col" rowspan="2">sparsity</th>{top}</tr>
+<tr class="kinds">{kinds}</tr></thead><tbody>{rows}</tbody></table></div>
+<ul class="notes">
+<li>Estimated: by the formulas of the paper’s appendix, sparse weights as a bitmap; for methods that it has
+no formula for, by the same logic. Memory is that of a round that adjusts. FLOPs are multiply-adds of an
+ordinary local step.</li>
+<li>Measured memory: the most bytes alive in a training step at the run’s batch size, by PyTorch’s own
+allocator.</li>
+<li>Measured exchange: the messages that were sent, down and up, mean over rounds, devices and seeds; the
+estimate is a mean over the same rounds.</li>
+</ul>"""
+
+
+def _row(group: Group) -> str:
+    row, estimated, memory = group.row, group.estimated, group.memory
+    cells = (
+        f"{row.sparsity:g}" if row.sparsity else "dense",
+        "–" if estimated is None else human_bytes(estimated.memory),
+        human_bytes(memory.peak) if isinstance(memory, DeviceMemory) else "–",
+        "–" if estimated is None else human_bytes(estimated.exchange),
+        human_bytes(fmean(map(measured_exchange, group.runs))),
+        "–" if estimated is None else f"{estimated.step_flops:.2e}".replace("e+", "e"),
+    )
+    numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    method = escape(row.method)
+    return f'<tr><th scope="row" class="text" title="{method}">{method}</th>{numbers}</tr>'

@@ -1,0 +1,79 @@
+"""What the paper's formulas estimate for a run, to stand beside what was measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+
+from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
+from fedmef.costs.network import Network, network_facts
+from fedmef.finished_run import FinishedRun
+from fedmef.models import build_model
+from fedmef.sparsity import AdjustmentSchedule
+
+
+@dataclass(frozen=True)
+class EstimatedCosts:
+    """Of one device, by the formulas of the paper's appendix, with a bitmap for sparse weights.
+
+    Attributes:
+        memory: at the most, in a round that adjusts.
+        exchange: bytes down and up in a round, mean over the run's rounds.
+        step_flops: multiply-adds of an ordinary local step.
+    """
+
+    memory: float
+    exchange: float
+    step_flops: float
+
+
+def estimated_costs(run: FinishedRun) -> EstimatedCosts | None:
+    """The run's estimates; None when its method has no formula or its network cannot be built here."""
+    experiment = run.experiment
+    channels, height, width = run.summary.image_shape
+    facts = run.summary.classes, (channels, height, width)
+    try:
+        network = _network(experiment.model, experiment.width, experiment.stem, *facts)
+    except Exception:  # a network of the user's own may raise anything, or be gone; its memory says why
+        return None
+    setting = replace(Setting.of(experiment, samples=experiment.batch_size), sparsity=run.sparsity)
+    at_most = estimate(experiment.method, find_terms(network, setting))
+    if at_most is None:
+        return None
+    return EstimatedCosts(
+        at_most.memory,
+        _mean_exchange(run, network, setting),
+        _flops(run, network, setting, steps=2) - _flops(run, network, setting, steps=1),
+    )
+
+
+def measured_exchange(run: FinishedRun) -> float:
+    """Bytes of the messages down and up, of one device in one round: mean over the run."""
+    sent = run.summary.bytes_down + run.summary.bytes_up
+    return sent / run.summary.rounds / run.experiment.devices_per_round
+
+
+def _mean_exchange(run: FinishedRun, network: Network, setting: Setting) -> float:
+    schedule = AdjustmentSchedule(run.experiment.adjust_every, run.experiment.last_adjustment)
+    rates = [schedule.rate(record.round) if record.adjusted else 0.0 for record in run.rounds]
+    at: Mapping[float, Estimate] = {
+        rate: _estimate(run, network, replace(setting, adjustment_rate=rate)) for rate in set(rates)
+    }
+    return fmean(at[rate].exchange_adjusting if rate else at[rate].exchange for rate in rates)
+
+
+def _flops(run: FinishedRun, network: Network, setting: Setting, steps: int) -> float:
+    """Of a round of so many steps; a step more costs the same wherever an adjustment's dense gradient is."""
+    return _estimate(run, network, replace(setting, epochs=steps)).flops
+
+
+def _estimate(run: FinishedRun, network: Network, setting: Setting) -> Estimate:
+    found = estimate(run.experiment.method, find_terms(network, setting))
+    assert found is not None
+    return found
+
+
+@cache
+def _network(model: str, width: int | None, stem: str, classes: int, shape: tuple[int, int, int]) -> Network:
+    built = build_model(model, classes=classes, channels=shape[0], width=width, stem=stem, seed=0)
+    return network_facts(built, shape)

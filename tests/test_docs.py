@@ -1,0 +1,29 @@
+"""The Python that the documentation shows: it parses, and what it imports is there."""
+
+import ast
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"```python\n(.*?)```|(?<=\n\n)((?: {4}[^\n]*\n|\n)+)", re.DOTALL)
+
+
+def python_blocks(page: Path) -> list[str]:
+    blocks = [fenced or indented for fenced, indented in BLOCK.findall(page.read_text(encoding="utf-8"))]
+    return [block for block in map(dedent, blocks) if re.match(r"\s*(import|from) ", block)]
+
+
+def test_the_documentation_shows_python() -> None:
+    assert sum(len(python_blocks(page)) for page in PAGES) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_pages_python_imports_is_there(page: Path) -> None:
+    for block in python_blocks(page):
+        tree = ast.parse(block)
+        tree.body = [line for line in tree.body if isinstance(line, (ast.Import, ast.ImportFrom))]
+        exec(compile(tree, page.name, "exec"), {})
