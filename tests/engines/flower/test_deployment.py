@@ -1,6 +1,7 @@
 """A SuperLink and SuperNodes as real processes on the loopback, with TLS and node authentication."""
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -10,13 +11,19 @@ import pytest
 
 from scripts.deploy_demo import Deployment, demonstrate, wait_until
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="needs openssl and ssh-keygen"
+    ),
+]
+
 
 def records(folder: Path) -> list[dict[str, Any]]:
     file = folder / "runs" / "flower" / "metrics.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-@pytest.mark.slow
 def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -29,7 +36,6 @@ def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) 
     assert (folder / "runs" / "report" / "report.html").exists()
 
 
-@pytest.mark.slow
 def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path: Path) -> None:
     folder = tmp_path / "fleet"
     folder.mkdir()
