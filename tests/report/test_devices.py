@@ -13,7 +13,7 @@ def test_each_device_has_a_row_over_all_its_rounds(tmp_path: Path) -> None:
     ]
     write_run(tmp_path / "run", experiment(), [0.5, 0.75], device_reports=reports)
     (run,) = read_runs([tmp_path / "run"]).runs
-    rows = re.findall(r"<tr><th scope=\"row\".*?</tr>", devices_table(run))
+    rows = re.findall(r"<tr class=\"device\">.*?</tr>", devices_table(run))
     assert [re.findall(r">([^<]+)<", row) for row in rows] == [
         ["0", "2", "0.50", "200.0 MB", "100 B", "20 B"],
         ["2", "2", "1.50", "300.0 MB", "100 B", "40 B"],

@@ -30,7 +30,8 @@ def _row(device: int, rounds: Sequence[DeviceCosts]) -> str:
         human_bytes(sum(report.bytes_down for report in rounds)),
         human_bytes(sum(report.bytes_up for report in rounds)),
     )
-    return f'<tr><th scope="row">{device}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    numbers = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr class="device"><th scope="row">{device}</th>{numbers}</tr>'
 
 
 def _device(report: DeviceCosts) -> int:
