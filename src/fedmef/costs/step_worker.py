@@ -119,9 +119,9 @@ def _train(fleet: Fleet, plans: dict[int, Plan]) -> int:
     """Rounds as an engine runs them; returns the most resident memory in any of them."""
     peak = 0
     for device, plan in plans.items():
-        message = Server(fleet.method, fleet.model).broadcast(plan, [device])[device]
+        messages = Server(fleet.method, fleet.model).broadcast(plan, [device])
         forget_peak()
-        fleet.train(device, message)
+        fleet.train(device, messages.pop(device))
         peak = max(peak, peak_resident())
     return peak
 

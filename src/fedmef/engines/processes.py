@@ -125,9 +125,8 @@ def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
-            message = connection.recv_bytes()
             try:
-                connection.send_bytes(DONE + fleet.train(device, message))
+                connection.send_bytes(DONE + fleet.train(device, connection.recv_bytes()))
             except Exception as error:
                 connection.send_bytes(FAILED + _explain(error, f"device {device} failed: "))
     except (EOFError, OSError):

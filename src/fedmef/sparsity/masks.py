@@ -27,7 +27,7 @@ def pack_bits(bits: Tensor) -> Tensor:
         flat = torch.cat([flat, flat.new_zeros(8 - remainder)])
     if flat.storage_offset() % 8:
         flat = flat.clone()
-    return ((flat.view(torch.int64) * _GATHER_BITS) >> 56).to(torch.uint8)
+    return (flat.view(torch.int64) * _GATHER_BITS).bitwise_right_shift_(56).to(torch.uint8)
 
 
 def unpack_bits(packed: Tensor, size: int) -> Tensor:
