@@ -9,6 +9,7 @@ import typer
 import fedmef
 from fedmef.commands.compare import compare
 from fedmef.commands.examine import data, evaluate
+from fedmef.commands.plan import plan
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compare, reproduce, report, evaluate, data):
+for command in (run, compare, reproduce, report, plan, evaluate, data):
     app.command()(command)
 
 

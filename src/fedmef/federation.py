@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedmef.costs.limit import check_device_memory
 from fedmef.data import Dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
@@ -48,6 +49,7 @@ def run(
     fleet = build_fleet(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
     Run.check_free(path, overwrite=overwrite)
+    check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
 
@@ -71,6 +73,7 @@ def resume(
     if directory.finished:
         return directory
     fleet = build_fleet(directory.experiment, dataset)
+    check_device_memory(directory.experiment, fleet.dataset.shape, fleet.dataset.classes)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(directory, fleet, engine, watch)
 

@@ -1,7 +1,8 @@
 """What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +36,17 @@ def carry_out_shown(
             return carry_out(plan, watcher(progress))
     except Interrupted as error:
         raise StoppedError(str(error)) from None
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that says what is being waited for; give it the words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: None
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(f"{words} …")
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:

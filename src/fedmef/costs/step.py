@@ -52,9 +52,12 @@ def measure_step(
     return StepCost(**_ask("step", experiment, image_shape, classes, steps))
 
 
-def measure_peak_resident(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
-    """`StepCost.peak_resident` alone, in a third of the time."""
-    return int(_ask("peak_resident", experiment, image_shape, classes, 1)["peak_resident"])
+def measure_device_memory(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
+    """Peak resident memory of a device from building its model to its last answer, in bytes.
+
+    Like `StepCost.peak_resident`, but with the building, which makes the dense network first.
+    """
+    return int(_ask("device_memory", experiment, image_shape, classes, 1)["device_memory"])
 
 
 def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: int) -> dict[str, Any]:

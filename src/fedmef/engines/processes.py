@@ -21,6 +21,7 @@ from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
+from fedmef.resident import give_back_freed_memory
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
@@ -120,6 +121,8 @@ def _receive(connection: Connection) -> bytes:
 def _work(connection: Connection, experiment: Experiment, data: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(1)
+    if experiment.device_memory is not None:
+        give_back_freed_memory()
     try:
         fleet = Fleet.build(experiment, Dataset.open(data))
         connection.send_bytes(DONE)

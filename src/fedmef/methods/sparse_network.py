@@ -18,7 +18,7 @@ def sparse_network(
 ) -> nn.Module:
     """`sparsify` with the experiment's settings; `sparsity` replaces the experiment's own if given.
 
-    The same seed gives every method the same masks and the same initial weights.
+    The network is used up. The same seed gives every method the same masks and the same initial weights.
     """
     return sparsify(
         network,
@@ -32,4 +32,5 @@ def sparse_network(
         gamma=experiment.gamma,
         scaling=experiment.scaling,
         affine=experiment.affine and normalize,
+        consume=True,
     )

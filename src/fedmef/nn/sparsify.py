@@ -43,6 +43,7 @@ def sparsify(
     gamma: float = 1.0,
     scaling: Scaling = "filter",
     affine: bool = False,
+    consume: bool = False,
 ) -> nn.Module:
     """Make a network really sparse, in place, and return it.
 
@@ -64,6 +65,8 @@ def sparsify(
         distribution: "uniform" (the same density everywhere) or "erk".
         initialization: "random" positions, or those of largest "magnitude".
         gamma, scaling, affine: see `SparseConv2d`.
+        consume: let go of each dense weight as soon as its sparse layer is there, for a device that cannot
+            hold both networks; an error then leaves the model without weights.
 
     Raises:
         UserError: names what cannot be converted, and what to do about it.
@@ -105,6 +108,8 @@ def sparsify(
             _check_living(name, layer, mask, sparsity)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
         replacements[name] = _sparse(layer, mask, **cache, **({} if name == classifier else normalization))
+        if consume:
+            _weight(layer).data = torch.empty(0)
 
     normalized = replacements.keys() - {classifier} if normalize else set()
     for name, feeding in graph.feeds.items():

@@ -53,7 +53,9 @@ def mask_from_positions(positions: Tensor, size: int) -> Tensor:
 
 def random_mask(size: int, count: int, generator: torch.Generator) -> Tensor:
     """A packed mask of exactly `count` ones, every choice equally likely."""
-    return mask_from_positions(torch.randperm(size, generator=generator)[:count], size)
+    # The same permutation in 32 bits: of a large layer this is the most that building a network takes.
+    kind = torch.int32 if size < 2**31 else torch.int64
+    return mask_from_positions(torch.randperm(size, generator=generator, dtype=kind)[:count].long(), size)
 
 
 def magnitude_mask(weight: Tensor, count: int) -> Tensor:
