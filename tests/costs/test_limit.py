@@ -9,7 +9,7 @@ from fedmef.costs import limit, measure_device_memory, plan
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.plan import Candidate, plan_memory
 from fedmef.errors import UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment import Experiment, make_experiment
 
 SHAPE = (3, 32, 32)
 
@@ -33,7 +33,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
 
 
 def check(megabytes: int, **settings: object) -> None:
-    check_device_memory(Experiment(device_memory=f"{megabytes}MB", **settings), SHAPE, 10)
+    check_device_memory(make_experiment({"device_memory": f"{megabytes}MB", **settings}), SHAPE, 10)
 
 
 def test_what_fits_is_measured_once(measured: list[Experiment]) -> None:
@@ -70,14 +70,14 @@ def test_when_no_knob_helps_it_says_so() -> None:
 
 
 def test_a_refused_run_writes_nothing(tmp_path: Path) -> None:
-    experiment = Experiment(device_memory="1MB", engine="inline")
+    experiment = Experiment(device_memory=10**6, engine="inline")
     with pytest.raises(UserError, match="device_memory"):
         fedmef.run(experiment, tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
 def chosen(megabytes: float, *fixed: str, **settings: object) -> Candidate:
-    experiment = Experiment(device_memory=f"{megabytes}MB", **settings)
+    experiment = make_experiment({"device_memory": f"{megabytes}MB", **settings})
     return next(candidate for candidate in plan_memory(experiment, SHAPE, 10, fixed) if candidate.fits)
 
 
@@ -99,7 +99,7 @@ def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: 
             name: getattr(candidate, name)
             for name in ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
         }
-        return formula(Experiment(**settings), SHAPE, 10)
+        return formula(make_experiment(settings), SHAPE, 10)
 
     room = (1 - plan.MARGIN) * megabytes * 1e6
     best = next(candidate for candidate in every_setting(64) if needs(candidate) <= room)
@@ -127,11 +127,11 @@ def test_a_plan_that_cannot_be_says_what_the_lightest_setting_needs() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_holds_in_a_process_with_that_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_holds_in_a_real_process(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.device_limit import run_within
 
     monkeypatch.setattr(limit, "_once", measure_device_memory)
-    experiment = Experiment(device_memory="24MB", batch_size=64, width=16)
+    experiment = Experiment(device_memory=24 * 10**6, batch_size=64, width=16)
     candidate = next(found for found in plan_memory(experiment, SHAPE, 10) if found.fits)
     assert candidate.needed is not None
     used = run_within(experiment, candidate, SHAPE, 10)

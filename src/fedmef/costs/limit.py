@@ -67,7 +67,7 @@ Remedy = tuple[Any, int] | None  # the knob's value and what a device then needs
 
 
 def _largest_batch(now: int, needed: int, limit: int, measure: Callable[..., int | None]) -> Remedy:
-    """The largest batch that fits: memory is nearly linear in it, so a line predicts and measuring decides."""
+    """The largest batch that fits: memory is nearly linear in it, so a line predicts; measuring decides."""
     if now == 1 or (least := measure("batch_size", 1)) is None or least > limit:
         return None
     small, fits = 1, least

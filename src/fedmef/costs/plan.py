@@ -82,10 +82,12 @@ def plan_memory(
             f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
             "width or batch_size, or a device with more memory"
         )
-    for knob in range(len(chosen)):
-        chosen[knob] = _most_preferred(
-            chosen[knob], lambda rank, knob=knob: fits((*chosen[:knob], rank, *chosen[knob + 1 :]))
-        )
+    for knob, lightest in enumerate(list(chosen)):
+
+        def with_rank(rank: int, knob: int = knob) -> bool:
+            return fits((*chosen[:knob], rank, *chosen[knob + 1 :]))
+
+        chosen[knob] = _most_preferred(lightest, with_rank)
     return [measured[ranks] for ranks in sorted(measured)]
 
 

@@ -59,9 +59,7 @@ def warm_up() -> None:
         _train(_fleet(toy, (3, 8, 8), 10, 1), _plans(toy))
 
 
-def resident_part(
-    experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int
-) -> dict[str, Any]:
+def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> dict[str, Any]:
     """What the whole process takes, and what the optimiser sees."""
     forget_peak()
     baseline = resident()

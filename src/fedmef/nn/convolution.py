@@ -228,7 +228,7 @@ def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> boo
         geometry.groups,
     )
     plain = input.is_contiguous() or weight.is_contiguous()  # else it is copied to their layout
-    return plain and backend == torch._C._ConvBackend.Mkldnn
+    return plain and backend.name == "Mkldnn"
 
 
 def _without_storage(shape: Sequence[int], like: Tensor) -> Tensor:

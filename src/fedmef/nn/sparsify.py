@@ -107,9 +107,8 @@ def sparsify(
         if normalize and name != classifier:
             _check_living(name, layer, mask, sparsity)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
-        replacements[name] = _sparse(layer, mask, **cache, **({} if name == classifier else normalization))
-        if consume:
-            _weight(layer).data = torch.empty(0)
+        options = cache | ({} if name == classifier else normalization)
+        replacements[name] = _sparse(layer, mask, options, consume)
 
     normalized = replacements.keys() - {classifier} if normalize else set()
     for name, feeding in graph.feeds.items():
@@ -207,11 +206,15 @@ def _initial_mask(
     return random_mask(_weight(layer).numel(), count, generator)
 
 
-def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2d:
+def _sparse(layer: nn.Module, mask: torch.Tensor, options: dict[str, Any], consume: bool) -> SparseConv2d:
     if isinstance(layer, nn.Conv2d):
-        return SparseConv2d.from_conv2d(layer, mask, **options)
-    assert isinstance(layer, nn.Linear)
-    return SparseLinear.from_linear(layer, mask, **options)
+        sparse = SparseConv2d.from_conv2d(layer, mask, **options)
+    else:
+        assert isinstance(layer, nn.Linear)
+        sparse = SparseLinear.from_linear(layer, mask, **options)
+    if consume:
+        _weight(layer).data = torch.empty(0)
+    return sparse
 
 
 def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
