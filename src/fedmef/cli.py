@@ -10,6 +10,7 @@ import fedmef
 from fedmef.commands.compare import compare
 from fedmef.commands.cost import cost
 from fedmef.commands.examine import data, evaluate
+from fedmef.commands.plan import plan
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compare, reproduce, cost, report, evaluate, data):
+for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
     app.command()(command)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedmef.data import Dataset
 from fedmef.exchange import decode_broadcast, encode_update
 from fedmef.local_training import LocalTraining
-from fedmef.methods import Method
+from fedmef.methods import Method, Plan
 from fedmef.randomness import derive_seed
 from fedmef.wire import MaskMemory
 
@@ -26,8 +26,16 @@ class Device:
 
     def train(self, message: bytes) -> bytes:
         """A whole round."""
+        return self.answer(self.receive(message))
+
+    def receive(self, message: bytes) -> Plan:
+        """Make the model what the server sent; returns what is to be done with it."""
         state, plan = decode_broadcast(message, self.model, self.memory)
         self.method.load(self.model, state)
+        return plan
+
+    def answer(self, plan: Plan) -> bytes:
+        """Train the model that was received, and say what became of it."""
         experiment = self.method.experiment
         local = LocalTraining(self.number, self.model, self.dataset, self.indices, experiment, plan)
         accelerators = [experiment.device] if experiment.device.startswith("cuda") else []

@@ -4,11 +4,20 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from fedmef.byte_sizes import parse_bytes
 from fedmef.errors import UserError, unknown_name
 from fedmef.wire import Rule
 
@@ -109,6 +118,10 @@ class Experiment(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."
     )
+    device_memory: Annotated[int | None, BeforeValidator(parse_bytes)] = Field(
+        default=None,
+        description="What a device's training may take above its libraries, such as 96MB: refused if more.",
+    )
     device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
     data_dir: Path | None = Field(
         default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
@@ -152,7 +165,7 @@ class Experiment(BaseModel):
 
 
 # What a resumed or repeated run may change: where and how it runs, not what it computes.
-MACHINE_FIELDS = frozenset({"engine", "workers", "device", "data_dir"})
+MACHINE_FIELDS = frozenset({"engine", "workers", "device", "device_memory", "data_dir"})
 
 
 def make_experiment(values: Mapping[str, Any]) -> Experiment:

@@ -21,6 +21,8 @@ PANELS = {
     "synthetic_size": "The synthetic data set",
 }
 
+METAVARS = {"device_memory": "SIZE"}
+
 
 def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option for every field; the command gets those that were given as `overrides`.
@@ -53,7 +55,7 @@ def _option(name: str, field: Any, panel: str) -> inspect.Parameter:
         help=about if default is None else f"{about.removesuffix('.')} (default {default}).",
         rich_help_panel=panel,
         show_default=False,
-        metavar=None if isinstance(default, bool) else _metavar(field.annotation),
+        metavar=None if isinstance(default, bool) else METAVARS.get(name) or _metavar(field.annotation),
     )
     kind = bool if isinstance(default, bool) else str
     annotation = Annotated[kind | None, information]  # type: ignore[valid-type]

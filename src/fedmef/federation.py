@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedmef.costs.limit import check_device_memory
 from fedmef.data import Dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
@@ -48,6 +49,7 @@ def run(
     path = Path(out) if out is not None else new_directory(experiment)
     fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
     Run.check_free(path, overwrite=overwrite)
+    check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
 
@@ -72,6 +74,7 @@ def resume(
         return directory
     memory = Run.mask_memory(directory.path, directory.experiment)
     fleet = build_fleet(directory.experiment, dataset, memory)
+    check_device_memory(directory.experiment, fleet.dataset.shape, fleet.dataset.classes)
     with one_thread(), start_engine(fleet) as engine:
         return _federate(directory, fleet, engine, watch)
 

@@ -64,6 +64,17 @@ def noting(problems: list[str], what: str) -> Iterator[None]:
         problems.append(f"{what}: {error.strerror or error}")
 
 
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that says what is being waited for; give it the words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: None
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(f"{words} …")
+
+
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
     """Failed runs, for JSON."""
     return [{"run": str(failure.path), "reason": failure.reason} for failure in failures]

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 import fedmef
-from fedmef.commands.common import AsJson, StoppedError, Tensorboard, print_facts
+from fedmef.commands.common import AsJson, StoppedError, Tensorboard, print_facts, waiting
+from fedmef.costs.limit import check_device_memory
 from fedmef.errors import UserError
 from fedmef.event_files import EventFiles, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
@@ -56,6 +57,8 @@ def run(
     check_names(experiment)
     dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
     title = f"{experiment.method} on {experiment.dataset}"
+    with waiting() as tell:
+        check_device_memory(experiment, dataset.shape, dataset.classes, tell)
     path = resume or out or new_directory(experiment)
     events = EventFiles()
     events.begin(path)

@@ -39,7 +39,10 @@ class Fleet:
     def train(self, device: int, message: bytes) -> bytes:
         """One device's round: bytes in, bytes out."""
         share = self.shares[device]
-        return Device(device, self.method, self.model, self.dataset, share, self.memory).train(message)
+        trained = Device(device, self.method, self.model, self.dataset, share, self.memory)
+        plan = trained.receive(message)
+        del message  # a device with little memory does not hold it while it trains
+        return trained.answer(plan)
 
 
 def prepared_model(experiment: Experiment, method: Method, classes: int, channels: int) -> nn.Module:

@@ -21,6 +21,7 @@ from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
+from fedmef.resident import give_back_freed_memory
 from fedmef.wire import MaskMemory
 
 # First byte of an answer.
@@ -123,14 +124,15 @@ def _receive(connection: Connection) -> bytes:
 def _work(connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     torch.set_num_threads(1)
+    if experiment.device_memory is not None:
+        give_back_freed_memory()
     try:
         fleet = Fleet.build(experiment, Dataset.open(data), memory)
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
-            message = connection.recv_bytes()
             try:
-                connection.send_bytes(DONE + fleet.train(device, message))
+                connection.send_bytes(DONE + fleet.train(device, connection.recv_bytes()))
             except Exception as error:
                 connection.send_bytes(FAILED + _explain(error, f"device {device} failed: "))
     except (EOFError, OSError):
