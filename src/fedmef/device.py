@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedmef.attack import attackers, scale_update
 from fedmef.data import Dataset
 from fedmef.exchange import decode_broadcast, encode_update
+from fedmef.faults import Faults, befall, corrupt
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Method
 from fedmef.randomness import derive_seed
@@ -27,11 +29,18 @@ class Device:
         state, plan = decode_broadcast(message)
         self.method.load(self.model, state)
         experiment = self.method.experiment
+        fault = Faults.parse(experiment.faults).of(experiment.seed, plan.round, plan.attempt, self.number)
+        befall(fault)
         local = LocalTraining(self.number, self.model, self.dataset, self.indices, experiment, plan)
         accelerators = [experiment.device] if experiment.device.startswith("cuda") else []
         with torch.random.fork_rng(accelerators):
             # For layers that draw from PyTorch's own generators, such as Dropout.
             torch.manual_seed(derive_seed(experiment.seed, "device", plan.round, self.number))
             extras = self.method.train(local, plan)
+        if self.number in attackers(experiment.attackers, experiment.devices, experiment.seed):
+            scale_update(self.model, state, experiment.attack_scale)
         withheld = self.method.withheld(self.model)
-        return encode_update(self.number, len(self.indices), local.mean_loss(), self.model, extras, withheld)
+        answer = encode_update(
+            self.number, len(self.indices), local.mean_loss(), self.model, extras, withheld
+        )
+        return corrupt(answer, experiment.seed, plan.round, self.number) if fault == "corrupt" else answer

@@ -76,5 +76,5 @@ def decode_update(message: bytes) -> Update:
             weights,
             Extras(scores, extras),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise MessageError(f"not a device's update: {error}") from error

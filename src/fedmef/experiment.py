@@ -10,7 +10,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedmef.errors import UserError, unknown_name
+from fedmef.faults import Faults
+from fedmef.files import read_bounded
 
+MAXIMUM_CONFIG_BYTES = 2**20
 CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -89,6 +92,28 @@ class Experiment(BaseModel):
         default="zero", description="First value of a grown weight: 0, or its filter's mean."
     )
 
+    deadline: float | None = Field(
+        default=None, gt=0, description="Seconds that a device may take for a round (default: any time)."
+    )
+    min_devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="A round needs so many usable updates (default: a third of devices_per_round).",
+    )
+    round_attempts: int = Field(
+        default=5, ge=1, description="How often a round is tried, with other devices, before the run stops."
+    )
+    max_update_norm: float | None = Field(
+        default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
+    )
+    faults: str = Field(
+        default="", description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02."
+    )
+    attackers: float = Field(
+        default=0.0, ge=0, lt=1, description="Injected: share of devices that scale their update."
+    )
+    attack_scale: float = Field(default=-10.0, description="Injected: the factor of the attackers.")
+
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
     )
@@ -112,6 +137,12 @@ class Experiment(BaseModel):
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
         return None if folder is None else folder.expanduser().absolute()
 
+    @field_validator("faults")
+    @classmethod
+    def _faults_can_be_read(cls, faults: str) -> str:
+        Faults.parse(faults)
+        return faults
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
         if self.devices_per_round > self.devices:
@@ -119,7 +150,17 @@ class Experiment(BaseModel):
                 f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
                 "lower it or raise devices"
             )
+        if self.min_devices is not None and self.min_devices > self.devices_per_round:
+            raise ValueError(
+                f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
+                "lower it or raise devices_per_round"
+            )
         return self
+
+    @property
+    def fewest_devices(self) -> int:
+        """How many usable updates a round needs, as given or by default."""
+        return -(-self.devices_per_round // 3) if self.min_devices is None else self.min_devices
 
     @property
     def last_adjustment(self) -> int:
@@ -141,7 +182,7 @@ class Experiment(BaseModel):
 
 
 # What a resumed or repeated run may change: where and how it runs, not what it computes.
-MACHINE_FIELDS = frozenset({"engine", "workers", "device", "data_dir"})
+MACHINE_FIELDS = frozenset({"engine", "workers", "device", "data_dir", "deadline"})
 
 
 def make_experiment(values: Mapping[str, Any]) -> Experiment:
@@ -158,7 +199,7 @@ def make_experiment(values: Mapping[str, Any]) -> Experiment:
 def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """An experiment from a TOML file, with some fields overridden."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -16,6 +16,7 @@ PANELS = {
     "local_epochs": "Local training",
     "sparsity": "Sparsity",
     "adjust_every": "Adjustment of masks",
+    "deadline": "Devices that fail",
     "evaluate_every": "Evaluation and machine",
     "synthetic_size": "The synthetic data set",
 }

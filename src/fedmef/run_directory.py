@@ -2,7 +2,7 @@
 
 config.toml              the experiment
 metrics.jsonl            a line a round
-checkpoint.safetensors   the model after the last finished round
+checkpoint.safetensors   the model after the last finished round (and checkpoint-before, after the one before)
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
 tensorboard/             event files, when they were asked for
@@ -11,20 +11,24 @@ tensorboard/             event files, when they were asked for
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from fedmef.errors import UserError
+from fedmef import checkpoints
+from fedmef.checkpoints import CHECKPOINT, CHECKPOINT_BEFORE, has_checkpoint, remove_checkpoints
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment, read_experiment
-from fedmef.files import write_atomically
-from fedmef.wire import MessageError, decode, encode
+from fedmef.files import left_behind, read_bounded, write_atomically
+from fedmef.wire import MAXIMUM_BYTES, MessageError, decode, encode
 
-CONFIG, METRICS, SUMMARY = "config.toml", "metrics.jsonl", "summary.json"
-CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
 TENSORBOARD = "tensorboard"
+FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, CONFIG)
+MAXIMUM_TEXT_BYTES = 2**30  # of metrics or a summary
 
 # What a summary must have to be shown.
 SUMMARY_FIELDS = frozenset(
@@ -61,20 +65,22 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the directory {path}: {error.strerror}") from None
-        for name in (SUMMARY, MODEL, CHECKPOINT, METRICS, CONFIG):
+        run = cls(path, experiment)
+        run.prepare_writing()
+        for name in FILES:
             (path / name).unlink(missing_ok=True)
         shutil.rmtree(path / TENSORBOARD, ignore_errors=True)
-        write_atomically(path / CONFIG, experiment.to_toml().encode())
-        return cls(path, experiment)
+        run.write_config()
+        return run
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> None:
         """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        if not path.exists() or (path.is_dir() and set(path.iterdir()) <= set(left_behind(path, FILES))):
             return
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} exists and is not a run; choose another directory")
-        if not overwrite and any((path / name).exists() for name in (SUMMARY, CHECKPOINT)):
+        if not overwrite and ((path / SUMMARY).exists() or has_checkpoint(path)):
             raise UserError(
                 f"{path} holds a run already; choose another directory, overwrite it (--overwrite) or "
                 "resume it (--resume)"
@@ -99,7 +105,7 @@ class Run:
         """What was logged, a record a round."""
         file = self.path / METRICS
         try:
-            text = file.read_text(encoding="utf-8") if file.exists() else ""
+            text = read_bounded(file, MAXIMUM_TEXT_BYTES).decode() if file.exists() else ""
             return [json.loads(line) for line in text.splitlines()]
         except (ValueError, OSError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
@@ -111,51 +117,81 @@ class Run:
         if not file.is_file():
             raise UserError(f"{self.path} is not finished; fedmef run --resume {self.path} goes on with it")
         try:
-            summary = json.loads(file.read_text(encoding="utf-8"))
+            summary = json.loads(read_bounded(file, MAXIMUM_TEXT_BYTES))
         except (ValueError, OSError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
         if not isinstance(summary, dict) or not summary.keys() >= SUMMARY_FIELDS:
             raise UserError(f"{file} is damaged: it is not a run's summary")
         return summary
 
+    def prepare_writing(self) -> None:
+        """Remove what a killed process left; raises `UserError` for a link, which may lead out of here."""
+        for name in (*FILES, TENSORBOARD):
+            if (self.path / name).is_symlink():
+                raise UserError(
+                    f"{self.path / name} is a symbolic link: a run writes into its own directory only; "
+                    "put the file itself there"
+                )
+        for file in left_behind(self.path, FILES):
+            file.unlink(missing_ok=True)
+
+    def write_config(self) -> None:
+        """Write the experiment down."""
+        with self._writing():
+            write_atomically(self.path / CONFIG, self.experiment.to_toml().encode())
+
     def log(self, record: Record) -> None:
         """Append a round."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with self._writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that follows must not be ahead of its metrics
 
     def write_checkpoint(self, state: Mapping[str, Tensor], next_round: int) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
-        write_atomically(self.path / CHECKPOINT, encode(state, {"next_round": next_round}))
+        with self._writing():
+            checkpoints.write_checkpoint(self.path, state, {"next_round": next_round})
 
     def read_checkpoint(self) -> tuple[dict[str, Tensor], int] | None:
         """The model and the round to go on with, or None when no round was finished.
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
+        self.prepare_writing()
         kept = self.finished_rounds()
+        checkpoint = checkpoints.read_checkpoint(self.path)
         lines = "".join(json.dumps(record) + "\n" for record in kept)
-        write_atomically(self.path / METRICS, lines.encode())
-        return (self._read(CHECKPOINT)[0], len(kept)) if kept else None
+        with self._writing():
+            checkpoints.discard_torn(self.path)
+            write_atomically(self.path / METRICS, lines.encode())
+        return (checkpoint.state, checkpoint.next_round) if checkpoint else None
 
     def finished_rounds(self) -> list[Record]:
         """The records of the rounds that a resumed run need not repeat."""
-        if not (self.path / CHECKPOINT).is_file():
+        checkpoint = checkpoints.read_checkpoint(self.path)
+        if checkpoint is None:
             return []
-        next_round = self._read(CHECKPOINT)[1].get("next_round")
-        if not isinstance(next_round, int) or next_round < 1:
-            raise UserError(f"{self.path / CHECKPOINT} is damaged: it names no round")
-        kept = self._whole_records()[:next_round]
-        if [record.get("round") for record in kept] != list(range(next_round)):
-            raise UserError(f"{self.path / METRICS} is damaged: it lacks rounds before {next_round}")
+        kept = self._whole_records()[: checkpoint.next_round]
+        if [record.get("round") for record in kept] != list(range(checkpoint.next_round)):
+            raise UserError(
+                f"{self.path / METRICS} is damaged: it lacks rounds before {checkpoint.next_round}"
+            )
         return kept
 
     def finish(self, state: Mapping[str, Tensor], summary: Record) -> None:
         """Write the final model and then the summary."""
-        write_atomically(self.path / MODEL, encode(state, {}))
-        write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
+        with self._writing():
+            write_atomically(self.path / MODEL, encode(state, {}))
+            write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+            remove_checkpoints(self.path)
+
+    def unfinish(self) -> None:
+        """Make the final model a checkpoint again, so that more rounds can follow it."""
+        rounds = len(self.metrics)
+        self.prepare_writing()
+        self.write_checkpoint(self.model_state(), rounds)
+        for name in (SUMMARY, MODEL):
+            (self.path / name).unlink()
 
     def model_state(self) -> dict[str, Tensor]:
         """The final model's tensors."""
@@ -164,7 +200,7 @@ class Run:
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         file = self.path / name
         try:
-            return decode(file.read_bytes())
+            return decode(read_bounded(file, MAXIMUM_BYTES))
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {name}: the run is not finished, or damaged") from None
         except (MessageError, OSError) as error:
@@ -174,7 +210,7 @@ class Run:
         """Records up to the first line that is not one, such as a line that a crash left incomplete."""
         records: list[Record] = []
         file = self.path / METRICS
-        for line in file.read_bytes().splitlines() if file.exists() else []:
+        for line in read_bounded(file, MAXIMUM_TEXT_BYTES).splitlines() if file.exists() else []:
             try:
                 record = json.loads(line)
             except ValueError:
@@ -183,3 +219,13 @@ class Run:
                 break
             records.append(record)
         return records
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FedmefError(
+                f"cannot write into {self.path}: {error.strerror}; the last checkpoint is whole: "
+                f"when that is mended, 'fedmef run --resume {self.path}' goes on with it"
+            ) from error

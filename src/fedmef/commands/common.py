@@ -19,9 +19,11 @@ Tensorboard = Annotated[
 
 
 class StoppedError(FedmefError):
-    """Ctrl-C: typer would swallow what a KeyboardInterrupt says."""
+    """Ctrl-C or SIGTERM: typer would swallow what a KeyboardInterrupt says."""
 
-    exit_code = 130  # what a shell expects
+    def __init__(self, interrupted: Interrupted) -> None:
+        super().__init__(str(interrupted))
+        self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
 
 
 def carry_out_shown(
@@ -34,7 +36,7 @@ def carry_out_shown(
         with ComparisonProgress(rounds, Console(stderr=True)) as progress:
             return carry_out(plan, watcher(progress))
     except Interrupted as error:
-        raise StoppedError(str(error)) from None
+        raise StoppedError(error) from None
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:

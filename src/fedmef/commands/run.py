@@ -16,6 +16,7 @@ from fedmef.experiment_options import with_experiment_options
 from fedmef.federation import new_directory
 from fedmef.preparation import check_names, open_dataset
 from fedmef.progress import RunProgress, human_bytes
+from fedmef.resuming import resumed_experiment
 from fedmef.run_directory import Record, Run
 
 
@@ -42,13 +43,13 @@ def run(
     if tensorboard:
         check_tensorboard()
     if resume is not None:
-        if config or out or overwrite:
-            raise UserError(
-                "--resume goes on with a run where it is: leave CONFIG, --out and --overwrite out"
-            )
+        if out or overwrite:
+            raise UserError("--resume goes on with a run where it is: leave --out and --overwrite out")
         opened = Run.open(resume)
-        experiment = make_experiment({**opened.experiment.model_dump(), **overrides})
-        before = opened.finished_rounds()
+        if config:
+            overrides = read_experiment(config, overrides).model_dump()
+        experiment = resumed_experiment(opened.experiment, overrides)
+        before = opened.metrics if opened.finished else opened.finished_rounds()
     else:
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
         before = []
@@ -72,7 +73,7 @@ def run(
             else:
                 finished = fedmef.run(experiment, path, dataset=dataset, overwrite=overwrite, watch=watch)
     except fedmef.Interrupted as error:
-        raise StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
+        raise StoppedError(error) from None
     finally:
         events.close()
     if tensorboard:

@@ -4,6 +4,7 @@ A round, in order:
 
     server   plan(round)                       what the devices are asked to do
     device   train(local, plan)                local training; returns what goes up beside the weights
+    server   check(model, update, plan)        what an update must be before it may touch the model
     server   aggregate(model, updates)         the weighted average becomes the global model
     server   adjust(model, updates, plan)      in adjustment rounds: the masks change
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.nn import GrowthScores, guard_batchnorm, sparse_layers
 from fedmef.sparsity import AdjustmentSchedule
@@ -33,11 +35,13 @@ class Plan:
         round: counted from 0.
         learning_rate: `η_r`.
         adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
+        attempt: how often the round was tried before, with other devices.
     """
 
     round: int
     learning_rate: float
     adjustment_rate: float = 0.0
+    attempt: int = 0
 
     @property
     def adjusts(self) -> bool:
@@ -62,6 +66,10 @@ class Update:
     loss: float
     weights: dict[str, Tensor]
     extras: Extras
+
+
+class RejectedError(FedmefError):
+    """An update that must not touch the model; it is left out, and the others are used."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,14 @@ class Method:
                     layer.values = nn.Parameter(layer.values.new_zeros(count))
         model.load_state_dict(state)
 
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """The server's half: raise `RejectedError` for an update that must not touch the model.
+
+        Names, shapes, types and finite numbers of the weights are checked already. A method whose devices
+        send something beside the weights overrides this to say what it must be.
+        """
+        expect_extras(update)
+
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The server's half: make the devices' average the global model."""
         average_floats(model, updates, sample_weights(updates))
@@ -118,6 +134,14 @@ class Method:
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
         return None
+
+
+def expect_extras(update: Update, growth: Collection[str] = (), tensors: Collection[str] = ()) -> None:
+    """Raise `RejectedError` when an update has other extras than growth scores and tensors of these names."""
+    for sent, expected in ((update.extras.growth, growth), (update.extras.tensors, tensors)):
+        if different := sorted(sent.keys() ^ set(expected)):
+            what = "no" if different[0] in expected else "an unexpected"
+            raise RejectedError(f"device {update.device} sent {what} {different[0][:80]!r}")
 
 
 def sample_weights(updates: Sequence[Update]) -> list[float]:

@@ -5,20 +5,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedmef.errors import FedmefError
 from fedmef.local_training import LocalTraining
 from fedmef.methods.base import (
     Adjustment,
     Extras,
     Plan,
+    RejectedError,
     Update,
     average_floats,
+    expect_extras,
     sample_weights,
 )
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
 from fedmef.nn import SparseConv2d, sparse_layers
-from fedmef.sparsity import active_positions, drop_and_grow
+from fedmef.sparsity import active_positions, count_bits, drop_and_grow
 
 
 class FedDST(FedTiny):
@@ -35,6 +36,13 @@ class FedDST(FedTiny):
         local.fit(epochs / 2)
         layers = sparse_layers(local.model)
         return Extras(tensors={f"{name}.mask": layer.mask for name, layer in layers.items()})
+
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """In adjustment rounds every update has its own masks, with as many ones as the server's."""
+        layers = sparse_layers(model) if plan.adjusts else {}
+        expect_extras(update, tensors=[f"{name}.mask" for name in layers])
+        for name, layer in layers.items():
+            _positions(update, name, layer)
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """Per position, the average over the devices that hold it; their union is active until `adjust`."""
@@ -92,10 +100,10 @@ def average_over_holders(
 def _positions(update: Update, name: str, layer: SparseConv2d) -> Tensor:
     mask = update.extras.tensors.get(f"{name}.mask")
     if mask is None or mask.shape != layer.mask.shape or mask.dtype != layer.mask.dtype:
-        raise FedmefError(f"device {update.device} sent no mask of {name}")
+        raise RejectedError(f"device {update.device} sent no mask of {name}")
     positions = active_positions(mask, layer.geometry.size)
-    if positions.numel() != update.weights[f"{name}.values"].numel():
-        raise FedmefError(f"device {update.device} sent a mask of {name} that does not fit its values")
+    if positions.numel() != update.weights[f"{name}.values"].numel() or count_bits(mask) != positions.numel():
+        raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
     return positions
 
 

@@ -11,7 +11,7 @@ from fedmef.comparison import DENSE_METHODS
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment
 from fedmef.methods import METHODS
-from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY, Run
+from fedmef.run_directory import FILES, METRICS, SUMMARY, Run
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
@@ -123,7 +123,7 @@ def _run_directories(path: Path) -> Iterable[Path]:
 
 
 def _looks_like_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (CONFIG, METRICS, SUMMARY, CHECKPOINT, MODEL))
+    return any((path / name).is_file() for name in FILES)
 
 
 def _read(path: Path) -> FinishedRun:

@@ -1,5 +1,5 @@
 """What travels between server and devices."""
 
-from fedmef.wire.messages import Header, MessageError, decode, encode
+from fedmef.wire.messages import MAXIMUM_BYTES, Header, MessageError, decode, encode
 
-__all__ = ["Header", "MessageError", "decode", "encode"]
+__all__ = ["MAXIMUM_BYTES", "Header", "MessageError", "decode", "encode"]

@@ -14,8 +14,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedmef.errors import FedmefError
+from fedmef.wire.checksum import UNSET, is_intact, stamp
 
-VERSION = 1
+VERSION = 2
 MAXIMUM_BYTES = 2**32
 MAXIMUM_HEADER_BYTES = 2**24
 
@@ -28,7 +29,10 @@ class MessageError(FedmefError):
 
 def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
     """Pack tensors and a JSON-able header. The same content gives the same bytes."""
-    metadata = {"fedmef": json.dumps({"version": VERSION, **header}, sort_keys=True, allow_nan=False)}
+    if reserved := header.keys() & {"version", "checksum"}:
+        raise ValueError(f"the header's {min(reserved)} is written here")
+    known = {"version": VERSION, "checksum": UNSET, **header}
+    metadata = {"fedmef": json.dumps(known, sort_keys=True, allow_nan=False)}
     contents: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -37,7 +41,7 @@ def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
             content = content.clone()
         seen.add(content.untyped_storage().data_ptr())
         contents[name] = content
-    return bytes(save(contents, metadata))
+    return stamp(bytes(save(contents, metadata)))
 
 
 def decode(message: bytes) -> tuple[dict[str, Tensor], Header]:
@@ -45,9 +49,11 @@ def decode(message: bytes) -> tuple[dict[str, Tensor], Header]:
     if len(message) > MAXIMUM_BYTES:
         raise MessageError(f"a message of {len(message)} bytes is larger than the limit of {MAXIMUM_BYTES}")
     header = _read_header(message)
+    if not is_intact(message, str(header.pop("checksum", None))):
+        raise MessageError("the checksum does not fit: the message was damaged on its way, or is not whole")
     try:
         return load(message), header
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
         raise MessageError(f"not a safetensors message: {error}") from error
 
 
