@@ -1,7 +1,7 @@
 """Kills runs at random moments and resumes them; a program of its own, so that it can fork before threads.
 
-`python -m tests.killing FOLDER SETTINGS KILLS`: prints the names of what final models' digests there were, and
-how many kills it took. A kill hits a moment of the clock, or a moment within the writing of a file.
+`python -m tests.killing FOLDER SETTINGS KILLS` prints how many kills there were and the digests of the final
+models. A kill hits a moment of the clock, or a moment within the writing of a file.
 """
 
 import hashlib
@@ -87,7 +87,8 @@ def main() -> None:
     folder, settings, wanted = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     chance = random.Random(settings["seed"])
-    kills, digests = 0, []
+    kills = 0
+    digests: list[str] = []
     while kills < wanted:
         path = folder / f"run{len(digests)}"
         while killed(path, settings, chance, seconds=0.4):

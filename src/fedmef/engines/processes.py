@@ -164,7 +164,7 @@ class ProcessEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for worker in self._workers:
-            if kind is not None:
+            if kind is not None or not worker.ready:
                 worker.process.kill()
             worker.connection.close()  # an idle worker ends by itself
         for worker in self._workers:
