@@ -66,7 +66,7 @@ def decode_update(message: bytes) -> Update:
             else:
                 {"weights": weights, "extra": extras}[kind][name] = value
         scores = {
-            name: GrowthScores(parts["positions"].long(), parts["gradients"])
+            name: GrowthScores(_positions(parts["positions"]), parts["gradients"])
             for name, parts in growth.items()
         }
         return Update(
@@ -78,3 +78,9 @@ def decode_update(message: bytes) -> Update:
         )
     except (KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise MessageError(f"not a device's update: {error}") from error
+
+
+def _positions(sent: Tensor) -> Tensor:
+    if sent.dtype != torch.int32:
+        raise ValueError(f"positions are {sent.dtype}, not torch.int32")
+    return sent.long()

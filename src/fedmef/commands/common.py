@@ -1,7 +1,8 @@
 """What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,12 +10,22 @@ from rich.console import Console
 
 from fedmef.comparison import ComparisonWatcher, Failure, PlannedRun, carry_out
 from fedmef.errors import FedmefError, Interrupted
+from fedmef.faults import read_fault_plan
 from fedmef.progress import ComparisonProgress
 from fedmef.run_directory import Run
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
+]
+FaultPlan = Annotated[
+    Path | None,
+    typer.Option(
+        "--fault-plan",
+        metavar="FILE",
+        help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
+        rich_help_panel="Devices that fail",
+    ),
 ]
 
 
@@ -37,6 +48,14 @@ def carry_out_shown(
             return carry_out(plan, watcher(progress))
     except Interrupted as error:
         raise StoppedError(error) from None
+
+
+def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """The settings with a file's faults added to those of `--faults`."""
+    if file is None:
+        return dict(overrides)
+    faults = ",".join(filter(None, (overrides.get("faults"), read_fault_plan(file))))
+    return {**overrides, "faults": faults}
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:

@@ -8,7 +8,14 @@ import typer
 from rich.console import Console
 
 import fedmef
-from fedmef.commands.common import AsJson, StoppedError, Tensorboard, print_facts
+from fedmef.commands.common import (
+    AsJson,
+    FaultPlan,
+    StoppedError,
+    Tensorboard,
+    print_facts,
+    with_fault_plan,
+)
 from fedmef.errors import UserError
 from fedmef.event_files import EventFiles, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
@@ -32,6 +39,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Go on with this interrupted run instead.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
+    fault_plan: FaultPlan = None,
     tensorboard: Tensorboard = False,
     as_json: AsJson = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
@@ -42,6 +50,7 @@ def run(
     """
     if tensorboard:
         check_tensorboard()
+    overrides = with_fault_plan(overrides, fault_plan)
     if resume is not None:
         if out or overwrite:
             raise UserError("--resume goes on with a run where it is: leave --out and --overwrite out")
@@ -95,4 +104,7 @@ def _print_run(finished: Run, as_json: bool) -> None:
         "time": f"{summary['seconds']:.0f} s",
         "directory": str(finished.path),
     }
+    lost, rejected = (summary.get(f"{what}_updates", 0) for what in ("lost", "rejected"))
+    if lost or rejected:
+        facts["updates"] = f"{lost} lost, {rejected} rejected"
     print_facts(facts, as_json=False)

@@ -131,7 +131,7 @@ def layer_times(layers: dict[str, SparseConv2d]) -> Iterator[dict[str, int]]:
 def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, float]:
     importance = update.extras.tensors.get(f"{name}.importance")
     time = update.extras.tensors.get(f"{name}.time")
-    if importance is None or time is None or importance.shape != (layer.geometry.size,) or time.numel() != 1:
+    if importance is None or time is None or importance.shape != (layer.geometry.size,) or time.shape:
         raise RejectedError(f"device {update.device} sent no importance of {name}")
     kinds = (importance.dtype, time.dtype) == (torch.float32, torch.float32)
     if (

@@ -110,8 +110,13 @@ def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, T
     values = update.extras.tensors.get(f"{name}.sent")
     if positions is None or values is None or positions.shape != values.shape or positions.ndim != 1:
         raise RejectedError(f"device {update.device} sent no weights of {name}")
+    whole = positions.dtype == torch.int32
     positions = positions.long()
-    if (positions.diff() <= 0).any() or ((positions < 0) | (positions >= layer.geometry.size)).any():
+    if (
+        not whole
+        or (positions.diff() <= 0).any()
+        or ((positions < 0) | (positions >= layer.geometry.size)).any()
+    ):
         raise RejectedError(
             f"device {update.device} sent positions of {name} that are not ascending or in range"
         )

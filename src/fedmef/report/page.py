@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from fedmef.report.failures import failures_section
 from fedmef.report.figures import Drawing
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
@@ -45,6 +46,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {_notes(groups, left_out)}
 </section>
 {figures}
+{failures_section(runs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, and the command that repeats it.</p>

@@ -48,6 +48,13 @@ class Summary(_Checked):
     torch: str = "unknown"
 
 
+class Failed(_Checked):
+    """A device whose update was lost or rejected."""
+
+    device: Count
+    reason: Annotated[str, Field(max_length=1000)]
+
+
 class Round(_Checked):
     """What a report uses of a line of `metrics.jsonl`."""
 
@@ -58,6 +65,8 @@ class Round(_Checked):
     adjusted: bool
     accuracy_before_adjustment: Share | None
     accuracy_after_adjustment: Share | None
+    lost: list[Failed] = []
+    rejected: list[Failed] = []
 
 
 @dataclass(frozen=True)
