@@ -30,7 +30,7 @@ def server() -> Server:
 def absorb(into: Server, answers: list[bytes], plan: Plan = PLAN) -> float:
     updates, rejections = into.check({decode_update(one).device: one for one in answers}, plan)
     assert not rejections
-    return into.absorb(updates)
+    return into.absorb(updates, plan)
 
 
 def values(of: Server) -> list[float]:

@@ -7,6 +7,7 @@ from fedmef.engines import Engine, Lost
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.methods import Plan, Update
+from fedmef.privacy import sample_devices
 from fedmef.randomness import numpy_generator
 from fedmef.server import Server
 from fedmef.update_checks import Rejection
@@ -73,6 +74,8 @@ def choose_devices(
     experiment: Experiment, round_number: int, attempt: int = 0, tried: set[int] | None = None
 ) -> list[int]:
     """The devices of a round, ascending; those of a further attempt are others, while there are others."""
+    if experiment.noise_multiplier:
+        return sample_devices(experiment, round_number)
     if attempt == 0:
         generator = numpy_generator(experiment.seed, "devices", round_number)
         chosen = generator.choice(experiment.devices, experiment.devices_per_round, replace=False)
@@ -91,7 +94,7 @@ def _stop_when_none_works(
     raised = {
         device: answer for device, answer in answers.items() if isinstance(answer, Lost) and answer.traceback
     }
-    if len(diverged) + len(raised) < len(answers):
+    if len(diverged) + len(raised) < len(answers) or not answers:
         return
     if raised:
         first = raised[min(raised)]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedmef.aggregation import Aggregation
 from fedmef.errors import UserError, unknown_name
 from fedmef.faults import Faults
 from fedmef.files import read_bounded
@@ -106,6 +107,19 @@ class Experiment(BaseModel):
     max_update_norm: float | None = Field(
         default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
     )
+    aggregation: Aggregation = Field(
+        default="mean", description="How updates become one; a median or trimmed mean bears some liars."
+    )
+    trim: float = Field(
+        default=0.2, ge=0, lt=0.5, description="trimmed_mean: share of values left out at either end."
+    )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="Updates are scaled down to this norm (default: none is)."
+    )
+    noise_multiplier: float = Field(
+        default=0.0, ge=0, description="Client-level privacy: noise as a multiple of clip_norm."
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="Client-level privacy: its delta.")
     faults: str = Field(
         default="", description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02."
     )
@@ -159,7 +173,9 @@ class Experiment(BaseModel):
 
     @property
     def fewest_devices(self) -> int:
-        """How many usable updates a round needs, as given or by default."""
+        """How many usable updates a round needs, as given or by default; a private one takes what comes."""
+        if self.noise_multiplier:
+            return 0
         return -(-self.devices_per_round // 3) if self.min_devices is None else self.min_devices
 
     @property

@@ -17,6 +17,8 @@ PANELS = {
     "sparsity": "Sparsity",
     "adjust_every": "Adjustment of masks",
     "deadline": "Devices that fail",
+    "aggregation": "Robust and private aggregation",
+    "faults": "Injected faults",
     "evaluate_every": "Evaluation and machine",
     "synthetic_size": "The synthetic data set",
 }

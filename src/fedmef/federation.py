@@ -22,6 +22,7 @@ from fedmef.experiment import Experiment
 from fedmef.methods import build_method
 from fedmef.nn import sparse_layers
 from fedmef.preparation import build_fleet, check_names
+from fedmef.privacy import spent_epsilon
 from fedmef.resuming import resumed_experiment
 from fedmef.run_directory import Record, Run
 from fedmef.server import Server
@@ -148,7 +149,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
     experiment, started = fleet.experiment, time.perf_counter()
     plan = server.method.plan(round_number)
     collected = collect(experiment, plan, server, engine)
-    train_loss = server.absorb(collected.updates)
+    train_loss = server.absorb(collected.updates, plan)
 
     before = _evaluate(server.model, fleet) if plan.adjusts else None
     adjustment = server.adjust(plan)
@@ -168,6 +169,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "lost": collected.lost,
         "rejected": collected.rejected,
         "attempts": collected.attempts,
+        "epsilon": spent_epsilon(experiment, round_number + 1),
         "active_weights": sum(server.active.values()),
         "adjusted": adjustment is not None and adjustment.exchanged > 0,
         "accuracy_before_adjustment": before and before.accuracy,
@@ -192,6 +194,7 @@ def summarize(metrics: list[Record], model: nn.Module) -> Record:
         "seconds": sum(record["seconds"] for record in metrics),
         "lost_updates": sum(len(record["lost"]) for record in metrics),
         "rejected_updates": sum(len(record["rejected"]) for record in metrics),
+        "epsilon": metrics[-1]["epsilon"],
         "repeated_attempts": sum(record["attempts"] - 1 for record in metrics),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "parameters_if_dense": sum(parameter.numel() for parameter in model.parameters())

@@ -1,14 +1,17 @@
 """The server: holds the global model, absorbs updates, lets the method adjust the masks."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from fedmef.aggregation import clipped
 from fedmef.errors import FedmefError
 from fedmef.exchange import encode_broadcast
 from fedmef.methods import Adjustment, Method, Plan, Update
 from fedmef.nn import sparse_layers
-from fedmef.update_checks import Rejection, UpdateChecks
+from fedmef.privacy import absorb_privately
+from fedmef.update_checks import Rejection, UpdateChecks, expected_weights
 
 
 class Server:
@@ -35,12 +38,19 @@ class Server:
         updates = [update for update in checked if isinstance(update, Update)]
         return updates, [rejection for rejection in checked if isinstance(rejection, Rejection)]
 
-    def absorb(self, updates: Sequence[Update]) -> float:
+    def absorb(self, updates: Sequence[Update], plan: Plan) -> float:
         """Make the average of checked updates the global model; returns their mean training loss."""
+        experiment, sent = self.method.experiment, expected_weights(self.method, self.model)
         self._updates = sorted(updates, key=lambda update: update.device)
-        self.method.aggregate(self.model, self._updates)
-        return sum(update.samples * update.loss for update in self._updates) / sum(
-            update.samples for update in self._updates
+        if experiment.noise_multiplier:
+            absorb_privately(self.model, self._updates, sent, experiment, plan.round)
+        else:
+            if experiment.clip_norm is not None:
+                self._updates = [clipped(update, sent, experiment.clip_norm) for update in self._updates]
+            self.method.aggregate(self.model, self._updates)
+        samples = sum(update.samples for update in updates)
+        return (
+            sum(update.samples * update.loss for update in self._updates) / samples if samples else math.nan
         )
 
     def adjust(self, plan: Plan) -> Adjustment | None:

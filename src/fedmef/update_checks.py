@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedmef.aggregation import difference_norm
 from fedmef.exchange import decode_update
 from fedmef.methods.base import Method, Plan, RejectedError, Update
 from fedmef.wire import MessageError
@@ -83,15 +84,6 @@ def expected_weights(method: Method, model: nn.Module) -> dict[str, Tensor]:
         for name, tensor in model.state_dict().items()
         if tensor.is_floating_point() and name not in withheld
     }
-
-
-def difference_norm(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> float:
-    """The Euclidean norm of what training changed, over all tensors together."""
-    squares = sum(
-        float((weights[name].double() - tensor.detach().cpu().double()).square().sum())
-        for name, tensor in sent.items()
-    )
-    return float(squares**0.5)
 
 
 def _check_weights(who: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

@@ -24,7 +24,7 @@ FaultPlan = Annotated[
         "--fault-plan",
         metavar="FILE",
         help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
-        rich_help_panel="Devices that fail",
+        rich_help_panel="Injected faults",
     ),
 ]
 

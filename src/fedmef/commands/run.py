@@ -107,4 +107,6 @@ def _print_run(finished: Run, as_json: bool) -> None:
     lost, rejected = (summary.get(f"{what}_updates", 0) for what in ("lost", "rejected"))
     if lost or rejected:
         facts["updates"] = f"{lost} lost, {rejected} rejected"
+    if summary.get("epsilon") is not None:
+        facts["privacy"] = f"ε = {summary['epsilon']:.2f} at δ = {finished.experiment.delta:g}, for a device"
     print_facts(facts, as_json=False)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedmef.aggregation import Combine, combine_by, weighted_mean
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.nn import GrowthScores, guard_batchnorm, sparse_layers
@@ -92,6 +93,7 @@ class Method:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.schedule = AdjustmentSchedule(experiment.adjust_every, experiment.last_adjustment)
+        self.combine = combine_by(experiment.aggregation, experiment.trim)
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """The network as this method trains it, from a plain dense one; server and devices both call it."""
@@ -129,7 +131,7 @@ class Method:
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The server's half: make the devices' average the global model."""
-        average_floats(model, updates, sample_weights(updates))
+        average_floats(model, updates, sample_weights(updates), combine=self.combine)
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
@@ -152,17 +154,13 @@ def sample_weights(updates: Sequence[Update]) -> list[float]:
 
 @torch.no_grad()
 def average_floats(
-    model: nn.Module, updates: Sequence[Update], weights: Sequence[float], without: Collection[str] = ()
+    model: nn.Module,
+    updates: Sequence[Update],
+    weights: Sequence[float],
+    without: Collection[str] = (),
+    combine: Combine = weighted_mean,
 ) -> None:
     """Set every floating-point tensor of the model, but those named, to the devices' weighted mean."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and name not in without:
-            tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
-
-
-def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """`Σ w_k x_k`, added up in double precision and in the order given."""
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for tensor, weight in zip(tensors, weights, strict=True):
-        total.add_(tensor, alpha=weight)
-    return total.to(tensors[0].dtype)
+            tensor.copy_(combine([update.weights[name] for update in updates], weights))

@@ -38,4 +38,10 @@ class FedTiny(Method):
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
         """Drop `ξ_l` weights of every layer and grow as many."""
-        return drop_and_grow_from_averages(model, updates, plan.adjustment_rate, self.experiment.grow_init)
+        return drop_and_grow_from_averages(
+            model,
+            updates,
+            plan.adjustment_rate,
+            self.experiment.grow_init,
+            votes=self.experiment.aggregation != "mean",
+        )

@@ -31,15 +31,19 @@ def average_scores(scores: Sequence[GrowthScores], weights: Sequence[float]) -> 
 
 
 def drop_and_grow_from_averages(
-    model: nn.Module, updates: Sequence[Update], rate: float, grow_init: GrowInit
+    model: nn.Module, updates: Sequence[Update], rate: float, grow_init: GrowInit, *, votes: bool = False
 ) -> Adjustment:
-    """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients."""
+    """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients.
+
+    With `votes`, every device's gradients of a layer count alike, whatever its samples or their size.
+    """
     layers = sparse_layers(model)
-    weights = sample_weights(updates)
+    weights = [1.0 / len(updates)] * len(updates) if votes else sample_weights(updates)
     exchanged, dropped_magnitude = 0, 0.0
     for name, wanted in adjustment_counts(model, rate).items():
         layer = layers[name]
-        scores = average_scores([_checked_scores(update, name, layer) for update in updates], weights)
+        sent = [_checked_scores(update, name, layer) for update in updates]
+        scores = average_scores([_vote(score) for score in sent] if votes else sent, weights)
         candidates, gradients = scores.positions.to(layer.mask.device), scores.gradients.to(layer.mask.device)
         positions, values = layer.active_positions(), layer.values.detach()
         dropped = smallest_magnitudes(values, min(wanted, candidates.numel()))
@@ -53,6 +57,11 @@ def drop_and_grow_from_averages(
         dropped_magnitude += float(values[dropped].abs().sum())
         layer.assign(*drop_and_grow(positions, values, candidates, gradients, wanted, initial))
     return Adjustment(exchanged, dropped_magnitude / exchanged if exchanged else None)
+
+
+def _vote(scores: GrowthScores) -> GrowthScores:
+    """The same gradients with norm 1."""
+    return GrowthScores(scores.positions, torch.nn.functional.normalize(scores.gradients, dim=0))
 
 
 def _filter_means(positions: Tensor, values: Tensor, layer: SparseConv2d) -> Tensor:

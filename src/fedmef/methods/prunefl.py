@@ -23,7 +23,6 @@ from fedmef.methods.base import (
     Update,
     expect_extras,
     sample_weights,
-    weighted_mean,
 )
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.nn import SparseConv2d, sparse_layers
@@ -62,7 +61,7 @@ class PruneFL(FedTiny):
         ratios = {}
         for name, layer in layers.items():
             sent = [_received(update, name, layer) for update in updates]
-            importance = weighted_mean([importance for importance, _ in sent], weights)
+            importance = self.combine([importance for importance, _ in sent], weights)
             ratios[name] = importance / median(time for _, time in sent)  # all send the same, but liars
         chosen = choose_positions(ratios, sum(layer.active_count for layer in layers.values()))
         lost = [_reassign(layers[name], positions) for name, positions in chosen.items()]
