@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,17 @@ def killed(path: Path, settings: dict[str, Any], chance: random.Random, seconds:
             die_within_a_write(chance.randint(1, 24))
         try:
             go_on(path, settings)
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     chance.random()
     started, moment = time.monotonic(), chance.uniform(0.0, seconds)
     rounds = rounds_done(path)
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
+            assert os.WIFSIGNALED(status) or status == 0, "a resumed run failed"
             return os.WIFSIGNALED(status)
         # The clock starts with the first round, whatever a process needs to start.
         if rounds_done(path) == rounds:

@@ -77,8 +77,8 @@ SMALL: dict[str, Any] = {
 @pytest.mark.parametrize("method", ["fedavg", "fl_pqsu", "fedtiny", "prunefl", "fedmef"])
 @pytest.mark.parametrize("aggregation", ["median", "trimmed_mean"])
 def test_every_other_method_trains_with_it(tmp_path: Path, method: str, aggregation: str) -> None:
-    experiment = Experiment(**SMALL, method=method, aggregation=aggregation, clip_norm=5.0, learning_rate=0.1)
-    run = fedmef.run(experiment, tmp_path / "run")
+    settings = {**SMALL, "method": method, "aggregation": aggregation, "clip_norm": 5.0, "learning_rate": 0.1}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run")
     assert len({record["active_weights"] for record in run.metrics}) == 1
 
 
