@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from fedmef.engines.base import Lost
-from fedmef.engines.fleet import Fleet
+from fedmef.engines.fleet import Fleet, warm_up
 from fedmef.faults import InjectedFault
 
 
@@ -18,6 +18,7 @@ class InlineEngine:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        warm_up()
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """What each device answers to its message."""

@@ -24,7 +24,7 @@ import torch
 
 from fedmef.data import Dataset
 from fedmef.engines.base import Lost
-from fedmef.engines.fleet import Fleet
+from fedmef.engines.fleet import Fleet, warm_up
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.faults import InjectedFault, Killed, TooLate
@@ -191,6 +191,7 @@ def _work(connection: Connection, experiment: Experiment, data: Path, scratch: s
     torch.set_num_threads(1)
     try:
         fleet = Fleet.build(experiment, Dataset.open(data))
+        warm_up()
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
