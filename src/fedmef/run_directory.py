@@ -93,7 +93,11 @@ class Run:
             raise UserError(f"there is no run directory {path}")
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is not a run directory: it has no {CONFIG}")
-        return cls(path, read_experiment(path / CONFIG))
+        experiment = read_experiment(path / CONFIG)
+        if experiment.data_dir is not None and not experiment.data_dir.is_dir():
+            # A run from elsewhere must not make folders here, not even for a download.
+            experiment = experiment.model_copy(update={"data_dir": None})
+        return cls(path, experiment)
 
     @property
     def finished(self) -> bool:

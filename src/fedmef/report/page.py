@@ -113,13 +113,17 @@ def _run(run: FinishedRun) -> str:
     experiment, summary = run.experiment, run.summary
     sparsity = f", sparsity {run.sparsity:g}" if run.sparsity else ""
     title = f"{experiment.method}{sparsity}, seed {experiment.seed}"
+    epsilon = summary.epsilon
+    private = (
+        "" if epsilon is None else f"Private for a device: ε = {epsilon:.2f} at δ = {experiment.delta:g}. "
+    )
     command = f"fedmef run {shlex.quote(str(run.directory.path / CONFIG))}"
     return f"""<details>
 <summary><span>{escape(title)}</span>
 <span class="result">{100 * summary.test_accuracy:.2f} %</span></summary>
 <p>Repeat it: <code>{escape(command)}</code></p>
 <pre tabindex="0">{escape(experiment.to_toml())}</pre>
-<p class="facts">fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
+<p class="facts">{private}fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """
 

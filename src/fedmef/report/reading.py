@@ -44,6 +44,7 @@ class Summary(_Checked):
     classes: AtLeastOne
     image_shape: list[AtLeastOne] = Field(min_length=3, max_length=3)
     layers: dict[str, Layer] = {}
+    epsilon: Annotated[float, Field(ge=0)] | None = None
     fedmef: str = "unknown"
     torch: str = "unknown"
 
