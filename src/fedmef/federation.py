@@ -120,21 +120,18 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
         _load(model, state, directory)
     checks = UpdateChecks(len(fleet.dataset.train), experiment.max_update_norm)
     server = Server(fleet.method, model, checks)
-    round_number = first_round
-    try:
-        for round_number in range(first_round, experiment.rounds):
-            stop.check(_how_to_resume(directory, f"stopped before round {round_number}"))
+    for round_number in range(first_round, experiment.rounds):
+        stop.check(_how_to_resume(directory, f"stopped before round {round_number}"))
+        try:
             record = _round(round_number, server, engine, fleet)
             directory.log(record)
             directory.write_checkpoint(server.model.state_dict(), round_number + 1)
             if watch is not None:
                 watch(record)
-    except KeyboardInterrupt as error:
-        if isinstance(error, Interrupted) and str(directory.path) in str(error):
-            raise
-        number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
-        message = _how_to_resume(directory, f"stopped in round {round_number}")
-        raise Interrupted(message, number) from None
+        except KeyboardInterrupt as error:
+            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+            message = _how_to_resume(directory, f"stopped in round {round_number}")
+            raise Interrupted(message, number) from None
     summary = summarize(directory.metrics, server.model)
     summary |= {"classes": classes, "image_shape": list(image_shape)}
     directory.finish(server.model.state_dict(), summary)
