@@ -16,7 +16,7 @@ FORM = (
     "write KIND=SHARE, or KIND@ROUND:DEVICE for one device in one round, with commas between them; "
     f"kinds are {', '.join(KINDS)}"
 )
-MAXIMUM_PLAN_BYTES = 2**24
+MAXIMUM_PLAN_BYTES = 2**19  # it goes into the run's configuration
 
 
 class InjectedFault(Exception):  # noqa: N818  (it is a fault, and meant to be one)

@@ -180,8 +180,8 @@ def _become_ready(worker: _Worker) -> None:
     except (EOFError, OSError):
         raise FedmefError(
             "a worker process could not start: a script that calls fedmef.run needs "
-            "'if __name__ == \"__main__\":' around it, or engine='inline'; or it was killed: fewer workers need "
-            "less memory"
+            "'if __name__ == \"__main__\":' around it, or engine='inline'; or it was killed, and fewer "
+            "workers need less memory"
         ) from None
     if isinstance(answer, Lost):
         raise FedmefError(answer.reason) from (WorkerError(answer.traceback) if answer.traceback else None)
