@@ -243,5 +243,5 @@ def test_thirty_rounds_with_many_faults_end_near_the_faultless_accuracy(tmp_path
     assert faulty["lost_updates"] > 80
     assert faulty["rejected_updates"] > 5
     assert accuracy["faulty"] > accuracy["faultless"] - 0.03
-    assert list(scratch.iterdir()) == []
+    assert list(scratch.glob("fedmef-*")) == []  # PyTorch makes a folder of its own
     assert set(Path("/dev/shm").iterdir()) <= shared_memory

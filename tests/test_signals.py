@@ -103,4 +103,4 @@ def test_the_command_line_ends_with_the_signals_exit_code_and_leaves_nothing(
     records = Run.open(out).finished_rounds()
     assert records
     assert all(record["lost"] == [] for record in records)
-    assert list(scratch.iterdir()) == []
+    assert list(scratch.glob("fedmef-*")) == []  # PyTorch makes a folder of its own
