@@ -229,6 +229,13 @@ def test_the_widest_row_of_ours_fits_80_columns_and_a_long_name_folds(tmp_path: 
     assert "".join(line.split()[0] for line in folded) == "my.own.package:MethodWithALongName"
 
 
+def test_a_gain_too_small_to_print_is_no_minus_zero(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", Experiment(), 0.5, (0.5, 0.50001))
+    (row,) = summarize_comparison([run])
+    assert row.adjustment_drop is not None and row.adjustment_drop < 0
+    assert printed([row], width=80)[1].split()[4] == "0.00"
+
+
 def printed(rows: list[Row], width: int) -> list[str]:
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:

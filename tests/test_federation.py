@@ -1,6 +1,7 @@
 """End to end on the digits, small enough to run in seconds."""
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_active_weights_per_layer_stay_the_same_in_every_round(
     seen: list[dict[str, int]] = []
     write = Run.write_checkpoint
 
-    def spy(self: Run, state: dict[str, torch.Tensor], next_round: int) -> None:
+    def spy(self: Run, state: dict[str, torch.Tensor], next_round: int, ledger: object) -> None:
         masks = {name: value for name, value in state.items() if name.endswith(".mask")}
         seen.append({name: sum(int(byte).bit_count() for byte in mask) for name, mask in masks.items()})
         assert all(state[name.replace("mask", "values")].numel() == count for name, count in seen[-1].items())
@@ -305,3 +306,46 @@ def test_a_script_without_the_main_guard_is_told_so_and_leaves_nothing(tmp_path:
     )
     assert "needs 'if __name__ == \"__main__\":' around it" in ended.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == [script]
+
+
+def test_a_run_whose_masks_are_gone_sends_them_again(inline_run: Run, tmp_path: Path) -> None:
+    def interrupt(record: Record) -> None:
+        if record["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run", watch=interrupt)
+    shutil.rmtree(tmp_path / "run" / "masks")
+    assert digest(fedmef.resume(tmp_path / "run")) == digest(inline_run)
+
+
+def bytes_down(path: Path, **settings: Any) -> list[int]:
+    run = fedmef.run(
+        Experiment(**{**FIVE_ADJUSTMENTS, "devices_per_round": 6, "rounds": 4, **settings}), path
+    )
+    assert not (path / "masks").exists()
+    return [record["bytes_down"] for record in run.metrics]
+
+
+def test_masks_are_sent_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
+    remembered = bytes_down(tmp_path / "remembered")
+    every_time = bytes_down(tmp_path / "every_time", remember_masks=False)
+    assert remembered[0] == every_time[0]
+    assert all(less < more for less, more in zip(remembered[1:], every_time[1:], strict=True))
+    assert digest(Run.open(tmp_path / "remembered")) == digest(Run.open(tmp_path / "every_time"))
+
+
+@pytest.mark.parametrize("method", ["feddst", "prunefl", "fedavg", "zerofl"])
+def test_every_kind_of_method_ends_in_the_same_bits_however_it_is_sent(method: str, tmp_path: Path) -> None:
+    settings = {"method": method, "rounds": 3, "devices_per_round": 3, "learning_rate": 0.2}
+    bytes_down(tmp_path / "auto", **settings)
+    bytes_down(tmp_path / "plain", **settings, remember_masks=False, wire_scheme="dense")
+    assert digest(Run.open(tmp_path / "auto")) == digest(Run.open(tmp_path / "plain"))
+
+
+def test_half_values_halve_the_traffic_and_train(inline_run: Run, tmp_path: Path) -> None:
+    exact = inline_run.summary
+    half = fedmef.run(Experiment(**FIVE_ADJUSTMENTS, wire_dtype="bf16"), tmp_path / "bf16").summary
+    assert half["bytes_down"] < 0.7 * exact["bytes_down"]
+    assert half["bytes_up"] < 0.8 * exact["bytes_up"]
+    assert half["test_loss"] == pytest.approx(exact["test_loss"], rel=0.2)

@@ -9,6 +9,7 @@ from fedmef.methods import Method, Plan
 from fedmef.methods.base import Extras
 from fedmef.nn import SparseConv2d
 from fedmef.server import Server
+from fedmef.wire import MaskMissingError
 
 PLAN = Plan(round=4, learning_rate=0.25)
 
@@ -28,13 +29,14 @@ def server() -> Server:
 
 
 def absorb(into: Server, answers: list[bytes], plan: Plan = PLAN) -> float:
-    updates, rejections = into.check({decode_update(one).device: one for one in answers}, plan)
+    numbered = {decode_update(one, into.model).device: one for one in answers}
+    updates, rejections = into.check(numbered, plan)
     assert not rejections
     return into.absorb(updates, plan)
 
 
 def values(of: Server) -> list[float]:
-    state, _ = decode_broadcast(of.broadcast(PLAN, [3])[3])
+    state, _ = decode_broadcast(of.broadcast(PLAN, [99])[99], two_weights(0.0, 0.0))
     return state["0.values"].tolist()
 
 
@@ -51,6 +53,34 @@ def test_the_order_of_answers_changes_nothing() -> None:
     absorb(one, answers)
     absorb(other, answers[::-1])
     assert values(one) == values(other)
+
+
+def test_devices_are_sent_the_masks_that_they_do_not_hold() -> None:
+    one = server()
+    first = one.broadcast(PLAN, [0, 1])
+    assert first[0] == first[1]
+    absorb(one, [answer(1, 1, 0.0, 0.0)])  # device 0 got lost
+    second = one.broadcast(PLAN, [0, 1])
+    assert second[0] == first[0]
+    assert len(second[1]) < len(second[0])
+    with pytest.raises(MaskMissingError):
+        decode_broadcast(second[1], two_weights(0.0, 0.0))
+
+
+def test_a_device_that_was_lost_is_sent_all_masks_again() -> None:
+    one = server()
+    first = one.broadcast(PLAN, [0])
+    absorb(one, [answer(0, 1, 0.0, 0.0)])
+    assert len(one.broadcast(PLAN, [0])[0]) < len(first[0])
+    one.missed(0)
+    assert one.broadcast(PLAN, [0]) == first
+
+
+def test_masks_are_always_sent_to_devices_that_remember_none() -> None:
+    one = Server(Method(Experiment(remember_masks=False)), two_weights(0.0, 0.0))
+    first = one.broadcast(PLAN, [0])
+    absorb(one, [answer(0, 1, 0.0, 0.0)])
+    assert one.broadcast(PLAN, [0]) == first
 
 
 class Densifying(Method):

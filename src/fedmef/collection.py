@@ -54,6 +54,8 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
 
         lost = {device: answer.reason for device, answer in answers.items() if isinstance(answer, Lost)}
         refused = {rejection.device: rejection.reason for rejection in rejections}
+        for device in lost | refused:
+            server.missed(device)
         collected.lost += _named(lost, attempt)
         collected.rejected += _named(refused, attempt)
         collected.bytes_down += sum(map(len, messages.values()))

@@ -145,7 +145,7 @@ def _cells(row: Row) -> list[str]:
         f"{row.sparsity:g}" if row.sparsity else "dense",
         "failed" if row.accuracy is None else f"{100 * row.accuracy:.2f}{spread}",
         "-" if row.best_accuracy is None else f"{100 * row.best_accuracy:.2f}",
-        "-" if row.adjustment_drop is None else f"{100 * row.adjustment_drop:.2f}",
+        "-" if row.adjustment_drop is None else f"{100 * row.adjustment_drop:z.2f}",
         "-" if row.bytes_per_round is None else human_bytes(row.bytes_per_round),
         "-" if row.seconds is None else human_time(row.seconds),
         "-" if row.parameters is None else _human_count(row.parameters),

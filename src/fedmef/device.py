@@ -12,6 +12,7 @@ from fedmef.faults import Faults, befall, corrupt
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Method
 from fedmef.randomness import derive_seed
+from fedmef.wire import MaskMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +24,11 @@ class Device:
     model: nn.Module
     dataset: Dataset
     indices: Tensor  # which training samples are this device's
+    memory: MaskMemory | None = None  # None: it remembers no masks
 
     def train(self, message: bytes) -> bytes:
         """A whole round."""
-        state, plan = decode_broadcast(message)
+        state, plan = decode_broadcast(message, self.model, self.memory)
         self.method.load(self.model, state)
         experiment = self.method.experiment
         fault = Faults.parse(experiment.faults).of(experiment.seed, plan.round, plan.attempt, self.number)
@@ -41,6 +43,13 @@ class Device:
             scale_update(self.model, state, experiment.attack_scale)
         withheld = self.method.withheld(self.model)
         answer = encode_update(
-            self.number, len(self.indices), local.mean_loss(), self.model, extras, withheld
+            self.number,
+            len(self.indices),
+            local.mean_loss(),
+            self.model,
+            extras,
+            withheld,
+            scheme=experiment.wire_scheme,
+            wire_dtype=experiment.wire_dtype,
         )
         return corrupt(answer, experiment.seed, plan.round, self.number) if fault == "corrupt" else answer

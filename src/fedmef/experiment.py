@@ -13,6 +13,7 @@ from fedmef.aggregation import Aggregation
 from fedmef.errors import UserError, unknown_name
 from fedmef.faults import Faults
 from fedmef.files import read_bounded
+from fedmef.wire import Rule
 
 MAXIMUM_CONFIG_BYTES = 2**20
 CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -87,7 +88,7 @@ class Experiment(BaseModel):
     extrusion: float = Field(
         default=0.5,
         ge=0,
-        description="FedMef's lambda, the penalty's weight; lambda x learning rate stays below 1.",
+        description="FedMef's lambda, the weight of the penalty on what will be pruned.",
     )
     grow_init: Literal["zero", "mean"] = Field(
         default="zero", description="First value of a grown weight: 0, or its filter's mean."
@@ -127,6 +128,15 @@ class Experiment(BaseModel):
         default=0.0, ge=0, lt=1, description="Injected: share of devices that scale their update."
     )
     attack_scale: float = Field(default=-10.0, description="Injected: the factor of the attackers.")
+    wire_scheme: Rule = Field(
+        default="auto", description="How masks travel: the smallest, by the paper's rule, or always the same."
+    )
+    wire_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32", description="How weights travel, in both directions."
+    )
+    remember_masks: bool = Field(
+        default=True, description="Devices keep masks, and are sent only what has changed."
+    )
 
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."

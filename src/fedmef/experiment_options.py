@@ -19,6 +19,7 @@ PANELS = {
     "deadline": "Devices that fail",
     "aggregation": "Robust and private aggregation",
     "faults": "Injected faults",
+    "wire_scheme": "Messages",
     "evaluate_every": "Evaluation and machine",
     "synthetic_size": "The synthetic data set",
 }

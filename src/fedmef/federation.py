@@ -50,8 +50,8 @@ def run(
         watch: called with every round's record.
     """
     # Whatever is wrong with the experiment shows before anything is written.
-    fleet = build_fleet(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
+    fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
     Run.check_free(path, overwrite=overwrite)
     with one_thread(), stop_on_signals() as stop, start_engine(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch, stop)
@@ -77,7 +77,7 @@ def resume(
         raise UserError(f"rounds = {experiment.rounds}: {directory.path} has done {done} rounds already")
     if directory.finished and not longer:
         return directory
-    fleet = build_fleet(experiment, dataset)
+    fleet = build_fleet(experiment, dataset, Run.mask_memory(directory.path, experiment))
     if directory.finished:
         directory.unfinish()
     directory.experiment = experiment
@@ -114,18 +114,20 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
     experiment = directory.experiment
     classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
     model = prepared_model(experiment, fleet.method, classes, image_shape[0])
-    first_round = 0
+    first_round, ledger = 0, dict[str, Tensor]()
     if checkpoint := directory.read_checkpoint():
-        state, first_round = checkpoint
+        state, first_round, ledger = checkpoint
         _load(model, state, directory)
     checks = UpdateChecks(len(fleet.dataset.train), experiment.max_update_norm)
     server = Server(fleet.method, model, checks)
+    if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
+        server.ledger.restore(ledger)
     for round_number in range(first_round, experiment.rounds):
         stop.check(_how_to_resume(directory, f"stopped before round {round_number}"))
         try:
             record = _round(round_number, server, engine, fleet)
             directory.log(record)
-            directory.write_checkpoint(server.model.state_dict(), round_number + 1)
+            directory.write_checkpoint(server.model.state_dict(), round_number + 1, server.ledger.state())
             if watch is not None:
                 watch(record)
         except KeyboardInterrupt as error:

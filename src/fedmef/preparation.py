@@ -9,12 +9,15 @@ from fedmef.experiment import Experiment
 from fedmef.methods import Method, build_method
 from fedmef.models import find_builder
 from fedmef.privacy import check_private
+from fedmef.wire import MaskMemory
 
 
-def build_fleet(experiment: Experiment, dataset: Dataset | None = None) -> Fleet:
+def build_fleet(
+    experiment: Experiment, dataset: Dataset | None = None, memory: MaskMemory | None = None
+) -> Fleet:
     """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
     check_names(experiment)
-    fleet = Fleet.build(experiment, dataset or open_dataset(experiment))
+    fleet = Fleet.build(experiment, dataset or open_dataset(experiment), memory)
     check_fit(fleet)
     return fleet
 

@@ -2,7 +2,9 @@
 
 config.toml              the experiment
 metrics.jsonl            a line a round
-checkpoint.safetensors   the model after the last finished round (and checkpoint-before, after the one before)
+checkpoint.safetensors   the model after the last finished round, and which masks the devices hold
+checkpoint-before        the same after the round before
+masks/                   while it runs: the masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
 tensorboard/             event files, when they were asked for
@@ -23,10 +25,11 @@ from fedmef.checkpoints import CHECKPOINT, CHECKPOINT_BEFORE, has_checkpoint, re
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment, read_experiment
 from fedmef.files import left_behind, read_bounded, write_atomically
-from fedmef.wire import MAXIMUM_BYTES, MessageError, decode, encode
+from fedmef.wire import MAXIMUM_BYTES, MaskMemory, MessageError, decode, encode
 
 CONFIG, METRICS, SUMMARY, MODEL = "config.toml", "metrics.jsonl", "summary.json", "model.safetensors"
-TENSORBOARD = "tensorboard"
+TENSORBOARD, MASKS = "tensorboard", "masks"
+LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
 FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, CONFIG)
 MAXIMUM_TEXT_BYTES = 2**30  # of metrics or a summary
 
@@ -69,7 +72,8 @@ class Run:
         run.prepare_writing()
         for name in FILES:
             (path / name).unlink(missing_ok=True)
-        shutil.rmtree(path / TENSORBOARD, ignore_errors=True)
+        for name in (TENSORBOARD, MASKS):
+            shutil.rmtree(path / name, ignore_errors=True)
         run.write_config()
         return run
 
@@ -98,6 +102,11 @@ class Run:
             # A run from elsewhere must not make folders here, not even for a download.
             experiment = experiment.model_copy(update={"data_dir": None})
         return cls(path, experiment)
+
+    @staticmethod
+    def mask_memory(path: Path, experiment: Experiment) -> MaskMemory | None:
+        """Where the devices of a run at this path keep masks, if they do."""
+        return MaskMemory(path / MASKS) if experiment.remember_masks else None
 
     @property
     def finished(self) -> bool:
@@ -130,7 +139,7 @@ class Run:
 
     def prepare_writing(self) -> None:
         """Remove what a killed process left; raises `UserError` for a link, which may lead out of here."""
-        for name in (*FILES, TENSORBOARD):
+        for name in (*FILES, TENSORBOARD, MASKS):
             if (self.path / name).is_symlink():
                 raise UserError(
                     f"{self.path / name} is a symbolic link: a run writes into its own directory only; "
@@ -151,13 +160,16 @@ class Run:
             file.flush()
             os.fsync(file.fileno())  # the checkpoint that follows must not be ahead of its metrics
 
-    def write_checkpoint(self, state: Mapping[str, Tensor], next_round: int) -> None:
+    def write_checkpoint(
+        self, state: Mapping[str, Tensor], next_round: int, ledger: Mapping[str, Tensor] | None = None
+    ) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
+        tensors = {**state, **{LEDGER + name: tensor for name, tensor in (ledger or {}).items()}}
         with self._writing():
-            checkpoints.write_checkpoint(self.path, state, {"next_round": next_round})
+            checkpoints.write_checkpoint(self.path, tensors, {"next_round": next_round})
 
-    def read_checkpoint(self) -> tuple[dict[str, Tensor], int] | None:
-        """The model and the round to go on with, or None when no round was finished.
+    def read_checkpoint(self) -> tuple[dict[str, Tensor], int, dict[str, Tensor]] | None:
+        """The model, the round to go on with and the ledger, or None when no round was finished.
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
@@ -168,7 +180,13 @@ class Run:
         with self._writing():
             checkpoints.discard_torn(self.path)
             write_atomically(self.path / METRICS, lines.encode())
-        return (checkpoint.state, checkpoint.next_round) if checkpoint else None
+        if checkpoint is None:
+            return None
+        state = dict(checkpoint.state)
+        ledger = {
+            name.removeprefix(LEDGER): state.pop(name) for name in list(state) if name.startswith(LEDGER)
+        }
+        return state, checkpoint.next_round, ledger
 
     def finished_rounds(self) -> list[Record]:
         """The records of the rounds that a resumed run need not repeat."""
@@ -188,6 +206,7 @@ class Run:
             write_atomically(self.path / MODEL, encode(state, {}))
             write_atomically(self.path / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
             remove_checkpoints(self.path)
+        shutil.rmtree(self.path / MASKS, ignore_errors=True)
 
     def unfinish(self) -> None:
         """Make the final model a checkpoint again, so that more rounds can follow it."""

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedmef.aggregation import clipped
 from fedmef.errors import FedmefError
 from fedmef.exchange import encode_broadcast
+from fedmef.mask_ledger import MaskLedger
 from fedmef.methods import Adjustment, Method, Plan, Update
 from fedmef.nn import sparse_layers
 from fedmef.privacy import absorb_privately
@@ -22,12 +23,23 @@ class Server:
         self.model = model
         self.checks = checks or UpdateChecks()
         self.active = active_weights(model)
+        self.ledger = MaskLedger(packed_masks(model))
         self._updates: list[Update] = []
 
     def broadcast(self, plan: Plan, devices: Sequence[int]) -> dict[int, bytes]:
-        """The message that goes to each device of a round."""
-        message = encode_broadcast(self.model.state_dict(), plan)
-        return dict.fromkeys(devices, message)
+        """The message that goes to each device of a round, with the masks that it does not hold."""
+        experiment = self.method.experiment
+        messages: dict[int, bytes] = {}
+        for known, members in self.ledger.groups(devices):
+            message = encode_broadcast(
+                self.model,
+                plan,
+                scheme=experiment.wire_scheme,
+                wire_dtype=experiment.wire_dtype,
+                known=known if experiment.remember_masks else None,
+            )
+            messages |= dict.fromkeys(members, message)
+        return {device: messages[device] for device in devices}
 
     def check(self, answers: Mapping[int, bytes], plan: Plan) -> tuple[list[Update], list[Rejection]]:
         """The devices' updates that can be used, in the order of devices, and those that cannot."""
@@ -36,7 +48,13 @@ class Server:
             for device in sorted(answers)
         ]
         updates = [update for update in checked if isinstance(update, Update)]
+        for update in updates:
+            self.ledger.note(update.device)
         return updates, [rejection for rejection in checked if isinstance(rejection, Rejection)]
+
+    def missed(self, device: int) -> None:
+        """A device was lost or answered nonsense: nobody knows which masks it holds."""
+        self.ledger.forget(device)
 
     def absorb(self, updates: Sequence[Update], plan: Plan) -> float:
         """Make the average of checked updates the global model; returns their mean training loss."""
@@ -57,6 +75,7 @@ class Server:
         """Let the method change the masks; no weights are added, and none changes layer unless it may."""
         adjustment = self.method.adjust(self.model, self._updates, plan) if plan.adjusts else None
         self._updates = []
+        self.ledger.advance(packed_masks(self.model))
         now = active_weights(self.model)
         if not self.method.fixed_layer_counts and sum(now.values()) == sum(self.active.values()):
             self.active = now
@@ -67,6 +86,11 @@ class Server:
                 f"{self.active[changed]}; an adjustment must grow as many as it drops"
             )
         return adjustment
+
+
+def packed_masks(model: nn.Module) -> dict[str, Tensor]:
+    """The masks of the sparse layers."""
+    return {name: layer.mask for name, layer in sparse_layers(model).items()}
 
 
 def active_weights(model: nn.Module) -> dict[str, int]:

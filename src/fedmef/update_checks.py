@@ -48,7 +48,7 @@ class UpdateChecks:
     ) -> Update | Rejection:
         """The update in a device's answer, or why it is not used."""
         try:
-            update = decode_update(answer)
+            update = decode_update(answer, model)
             self.check(update, device, method, model, plan)
         except Exception as error:  # whatever bytes a device may think of, they cost its own update only
             known = isinstance(error, MessageError | RejectedError)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fedmef
+from fedmef.costs import bytes_kept_for_backward
 from fedmef.experiment import Experiment
 from fedmef.methods import METHODS, build_method
 from fedmef.methods.base import Plan
@@ -43,6 +44,14 @@ def test_a_method_has_the_network_of_the_papers_table(name: str) -> None:
     layers = sparse_layers(model).values()
     assert any(layer.density < 1 for layer in layers) == (name not in DENSE)
     assert any(layer.cache.sparsity > 0 for layer in layers) == (name in PRUNED_CACHES)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_a_method_that_prunes_activations_keeps_fewer_of_them(name: str) -> None:
+    images = torch.randn(8, 1, 8, 8)
+    kept = bytes_kept_for_backward(prepared(name).train(), images)
+    dense = bytes_kept_for_backward(prepared("fedavg").train(), images)
+    assert kept < dense if name in PRUNED_CACHES else kept == dense
 
 
 def test_all_randomly_pruned_methods_start_with_the_same_weights() -> None:
@@ -105,11 +114,11 @@ ADJUSTING = Plan(round=5, learning_rate=0.01, adjustment_rate=0.5)
 )
 def test_extrusion_is_what_tells_the_ablations_apart(name: str, extrudes: bool, penalizes: bool) -> None:
     local = RecordedTraining()
-    experiment = Experiment(method=name, learning_rate=1.0, extrusion=2.0)
+    experiment = Experiment(method=name, learning_rate=1.0, extrusion=0.4)
     build_method(experiment).train(local, ADJUSTING)  # type: ignore[arg-type]
     assert local.asked == {"0": 2}
     # |θ_low|² = 0.1² + 0.2² = 0.05
-    assert local.penalties == pytest.approx([0.1 if penalizes else 0.0] if extrudes else [])
+    assert local.penalties == pytest.approx([0.02 if penalizes else 0.0] if extrudes else [])
     assert all(rate > ADJUSTING.learning_rate for rate in local.rates)
     assert bool(local.rates) == extrudes
 

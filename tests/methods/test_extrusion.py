@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmef.methods.extrusion import BudgetAwareRate, MarkedWeights
+from fedmef.methods.extrusion import BudgetAwareRate, Extrusion, MarkedWeights
 from fedmef.nn import SparseConv2d
 
 
@@ -56,3 +56,16 @@ def test_the_rate_is_the_ordinary_one_once_the_weights_are_empty() -> None:
 
 def test_a_huge_norm_does_not_overflow() -> None:
     assert BudgetAwareRate(initial=1.0, ordinary=0.1, budget=10).value(0, 1e6) == 1.0
+
+
+@pytest.mark.parametrize(("strength", "left"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0), (100.0, 0.0)])
+def test_a_step_of_the_penalty_empties_a_weight_at_most(strength: float, left: float) -> None:
+    model = small_model()
+    values = model.get_submodule("0").get_parameter("values")
+    before = values.detach().clone()
+    extrusion = Extrusion(MarkedWeights(model, {"0": 2}), BudgetAwareRate(0.5, 0.5, 10), strength)
+    rate = extrusion.learning_rate(0)
+    assert rate == 0.5
+    extrusion.penalty().backward()  # type: ignore[no-untyped-call]
+    assert values.grad is not None
+    torch.testing.assert_close(values - rate * values.grad, before * torch.tensor([1, left, left, 1]))

@@ -21,8 +21,8 @@ def model() -> nn.Sequential:
 def update(device: int, samples: int, positions: list[int], values: list[float]) -> Update:
     weights = {name: tensor for name, tensor in model().state_dict().items() if tensor.is_floating_point()}
     weights |= {"0.values": torch.tensor(values), "1.weight": torch.full((2,), float(device))}
-    masks = {"0.mask": mask_from_positions(torch.tensor(positions), 8)}
-    return Update(device, samples, 0.0, weights, Extras(tensors=masks))
+    masks = {"0": mask_from_positions(torch.tensor(positions), 8)}
+    return Update(device, samples, 0.0, weights, Extras(masks=masks))
 
 
 def test_a_position_is_averaged_over_the_devices_that_hold_it() -> None:

@@ -23,21 +23,17 @@ def run(folder: Path, method: str, rate: float, extrusion: float) -> Run:
 
 
 @pytest.mark.slow
-def test_less_is_left_in_pruned_weights_as_lambda_grows_until_it_is_absurd(tmp_path: Path) -> None:
+def test_less_is_left_in_pruned_weights_as_lambda_grows(tmp_path: Path) -> None:
     fedtiny = run(tmp_path, "fedtiny", 0.3, 0.0)
-    lambdas = (0.0, 0.1, Experiment().extrusion, 10.0)
-    none, small, good, absurd = (run(tmp_path, "fedmef", 0.5, value) for value in lambdas)
+    lambdas = (0.0, 0.1, Experiment().extrusion, 100.0)
+    runs = [run(tmp_path, "fedmef", 0.5, value) for value in lambdas]
 
     for measure in (dropped_magnitude, relative_magnitude):
-        left = [measure([each]) or 0.0 for each in (none, small, good)]
-        assert left[0] > left[1] > left[2] > 0
+        none, small, good, absurd = (measure([each]) or 0.0 for each in runs)
+        assert none > small > good > absurd > 0
         # Raw magnitudes compare here, because both networks' weights have about the same scale; the
         # relative ones compare always.
-        assert left[2] <= (measure([fedtiny]) or 0.0) / 2
-
-    # A step multiplies a marked weight by 1 - 2λη = -9: it explodes, and the network with it.
-    assert (dropped_magnitude([absurd]) or 0.0) > (dropped_magnitude([none]) or 0.0)
-    assert absurd.summary["test_accuracy"] < 0.5 * good.summary["test_accuracy"]
+        assert good <= (measure([fedtiny]) or 0.0) / 2
 
 
 def test_magnitudes_are_means_over_adjustments_and_seeds(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ def start_engine(fleet: Fleet) -> Engine:
     if wanted == "auto":
         # One GPU is faster with one process at a time.
         wanted = "processes" if workers > 1 and experiment.device == "cpu" else "inline"
-    return InlineEngine(fleet) if wanted == "inline" else ProcessEngine(experiment, fleet.dataset, workers)
+    if wanted == "inline":
+        return InlineEngine(fleet)
+    return ProcessEngine(experiment, fleet.dataset, workers, fleet.memory)
 
 
 def _cores() -> int:

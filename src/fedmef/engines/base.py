@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from fedmef.errors import FedmefError
+from fedmef.wire import MaskMissingError
 
 LONGEST_REASON = 500
 
@@ -27,7 +28,9 @@ class Lost:
         """Call it where the error is caught."""
         reason = str(error) if isinstance(error, FedmefError) else f"{type(error).__name__}: {error}"
         prefix = "" if isinstance(error, FedmefError) else f"device {device} failed: "
-        return cls(f"{prefix}{reason}"[:LONGEST_REASON], traceback.format_exc())
+        # A device without its masks is no bug, even if none has them: it will be sent all of them.
+        trace = "" if isinstance(error, MaskMissingError) else traceback.format_exc()
+        return cls(f"{prefix}{reason}"[:LONGEST_REASON], trace)
 
     @classmethod
     def too_late(cls, deadline: float) -> "Lost":

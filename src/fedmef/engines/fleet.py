@@ -10,6 +10,7 @@ from fedmef.device import Device
 from fedmef.experiment import Experiment
 from fedmef.methods import Method, build_method
 from fedmef.models import build_model
+from fedmef.wire import MaskMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +22,10 @@ class Fleet:
     model: nn.Module
     dataset: Dataset
     shares: list[Tensor]  # training samples of each device
+    memory: MaskMemory | None = None  # the masks that its devices hold: equal masks need one copy
 
     @classmethod
-    def build(cls, experiment: Experiment, dataset: Dataset) -> "Fleet":
+    def build(cls, experiment: Experiment, dataset: Dataset, memory: MaskMemory | None = None) -> "Fleet":
         """The same fleet in every process."""
         method = build_method(experiment)
         return cls(
@@ -32,11 +34,13 @@ class Fleet:
             prepared_model(experiment, method, dataset.classes, dataset.shape[0]),
             dataset,
             partition(experiment, dataset),
+            memory,
         )
 
     def train(self, device: int, message: bytes) -> bytes:
         """One device's round: bytes in, bytes out."""
-        return Device(device, self.method, self.model, self.dataset, self.shares[device]).train(message)
+        share = self.shares[device]
+        return Device(device, self.method, self.model, self.dataset, share, self.memory).train(message)
 
 
 def warm_up() -> None:

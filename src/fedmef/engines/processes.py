@@ -29,7 +29,7 @@ from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.faults import InjectedFault, Killed, TooLate
 from fedmef.stopping import SIGNALS
-from fedmef.wire import MAXIMUM_BYTES
+from fedmef.wire import MAXIMUM_BYTES, MaskMemory
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
@@ -77,8 +77,11 @@ class _Worker:
 class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
-    def __init__(self, experiment: Experiment, dataset: Dataset, workers: int) -> None:
+    def __init__(
+        self, experiment: Experiment, dataset: Dataset, workers: int, memory: MaskMemory | None = None
+    ) -> None:
         self._experiment = experiment
+        self._memory = memory
         self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
         self._data = dataset.folder
         self._workers: list[_Worker] = []
@@ -97,7 +100,7 @@ class ProcessEngine:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._experiment, self._data, self._folder.name)
+        arguments = (theirs, self._experiment, self._data, self._memory, self._folder.name)
         process = context.Process(target=_work, args=arguments, daemon=True)
         # A worker inherits what is blocked: Ctrl-C reaches the whole group, and the parent decides.
         resource_tracker.ensure_running()  # it would unblock signals when it starts
@@ -188,10 +191,12 @@ def _become_ready(worker: _Worker) -> None:
     worker.ready = True
 
 
-def _work(connection: Connection, experiment: Experiment, data: Path, scratch: str) -> None:
+def _work(
+    connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None, scratch: str
+) -> None:
     torch.set_num_threads(1)
     try:
-        fleet = Fleet.build(experiment, Dataset.open(data))
+        fleet = Fleet.build(experiment, Dataset.open(data), memory)
         warm_up()
         connection.send_bytes(DONE)
         while True:

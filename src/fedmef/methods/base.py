@@ -52,10 +52,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a method sends up beside the trained weights."""
+    """What a method sends up beside the trained weights.
+
+    Attributes:
+        growth: growth scores of sparse layers.
+        tensors: anything else, sent as it is.
+        masks: packed masks of sparse layers, where they are not those that the server has sent.
+    """
 
     growth: dict[str, GrowthScores] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    masks: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,9 +145,15 @@ class Method:
         return None
 
 
-def expect_extras(update: Update, growth: Collection[str] = (), tensors: Collection[str] = ()) -> None:
-    """Raise `RejectedError` when an update has other extras than growth scores and tensors of these names."""
-    for sent, expected in ((update.extras.growth, growth), (update.extras.tensors, tensors)):
+def expect_extras(
+    update: Update,
+    growth: Collection[str] = (),
+    tensors: Collection[str] = (),
+    masks: Collection[str] = (),
+) -> None:
+    """Raise `RejectedError` when an update has other extras than those of these names."""
+    extras = update.extras
+    for sent, expected in ((extras.growth, growth), (extras.tensors, tensors), (extras.masks, masks)):
         if different := sorted(sent.keys() ^ set(expected)):
             what = "no" if different[0] in expected else "an unexpected"
             raise RejectedError(f"device {update.device} sent {what} {different[0][:80]!r}")

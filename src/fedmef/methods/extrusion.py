@@ -48,3 +48,26 @@ class BudgetAwareRate:
         progress = (2 * self.budget - 2 * step) / (2 * self.budget - step)
         remaining = math.tanh(marked_norm / 2)  # 2σ(x) − 1, without overflow
         return max(self.ordinary, progress * remaining * self.initial)
+
+
+class Extrusion:
+    """The penalty and the learning rate of an adjustment round, as `LocalTraining.fit` asks for them.
+
+    A step multiplies a marked weight by `1 − 2λμ`. Beyond `λ = 1 / (2μ)` plain descent would overshoot zero
+    and in the end explode: there a step empties the weight and no more, however large `λ` is.
+    """
+
+    def __init__(self, marked: MarkedWeights, rate: BudgetAwareRate, strength: float) -> None:
+        self.marked = marked
+        self.rate = rate
+        self.strength = strength  # λ
+        self._rate_now = rate.initial
+
+    def learning_rate(self, step: int) -> float:
+        """`μ_t`."""
+        self._rate_now = self.rate.value(step, float(self.marked.squared_norm().detach().sqrt()))
+        return self._rate_now
+
+    def penalty(self) -> Tensor:
+        """`λ · ||θ_low||²₂`."""
+        return min(self.strength, 0.5 / self._rate_now) * self.marked.squared_norm()

@@ -19,7 +19,7 @@ from fedmef.methods.base import (
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
 from fedmef.nn import SparseConv2d, sparse_layers
-from fedmef.sparsity import active_positions, count_bits, drop_and_grow
+from fedmef.sparsity import active_positions, drop_and_grow
 
 
 class FedDST(FedTiny):
@@ -35,19 +35,19 @@ class FedDST(FedTiny):
         self._adjust_locally(local, plan)
         local.fit(epochs / 2)
         layers = sparse_layers(local.model)
-        return Extras(tensors={f"{name}.mask": layer.mask for name, layer in layers.items()})
+        return Extras(masks={name: layer.mask for name, layer in layers.items()})
 
     def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
         """In adjustment rounds every update has its own masks, with as many ones as the server's."""
         layers = sparse_layers(model) if plan.adjusts else {}
-        expect_extras(update, tensors=[f"{name}.mask" for name in layers])
+        expect_extras(update, masks=layers)
         for name, layer in layers.items():
             _positions(update, name, layer)
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """Per position, the average over the devices that hold it; their union is active until `adjust`."""
         weights = sample_weights(updates)
-        layers = sparse_layers(model) if updates[0].extras.tensors else {}
+        layers = sparse_layers(model) if updates[0].extras.masks else {}
         average_floats(model, updates, weights, without={f"{name}.values" for name in layers})
         for name, layer in layers.items():
             held = [(_positions(update, name, layer), update.weights[f"{name}.values"]) for update in updates]
@@ -98,11 +98,11 @@ def average_over_holders(
 
 
 def _positions(update: Update, name: str, layer: SparseConv2d) -> Tensor:
-    mask = update.extras.tensors.get(f"{name}.mask")
-    if mask is None or mask.shape != layer.mask.shape or mask.dtype != layer.mask.dtype:
+    mask = update.extras.masks.get(name)
+    if mask is None:
         raise RejectedError(f"device {update.device} sent no mask of {name}")
     positions = active_positions(mask, layer.geometry.size)
-    if positions.numel() != update.weights[f"{name}.values"].numel() or count_bits(mask) != positions.numel():
+    if positions.numel() != update.weights[f"{name}.values"].numel():
         raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
     return positions
 

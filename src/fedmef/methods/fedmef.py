@@ -9,7 +9,7 @@ from torch import nn
 
 from fedmef.local_training import LocalTraining
 from fedmef.methods.base import Extras, Plan
-from fedmef.methods.extrusion import BudgetAwareRate, MarkedWeights
+from fedmef.methods.extrusion import BudgetAwareRate, Extrusion, MarkedWeights
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
 from fedmef.methods.sparse_network import sparse_network
@@ -30,13 +30,9 @@ class FedMef(FedTiny):
             return Extras()
 
         counts = adjustment_counts(local.model, plan.adjustment_rate)
-        marked = MarkedWeights(local.model, counts)
         rate = BudgetAwareRate(self.experiment.learning_rate, plan.learning_rate, local.steps(epochs))
-        local.fit(
-            epochs,
-            penalty=lambda: self.extrusion * marked.squared_norm(),
-            learning_rate=lambda step: rate.value(step, float(marked.squared_norm().detach().sqrt())),
-        )
+        extrusion = Extrusion(MarkedWeights(local.model, counts), rate, self.extrusion)
+        local.fit(epochs, penalty=extrusion.penalty, learning_rate=extrusion.learning_rate)
         return Extras(growth=local.growth_scores(counts))
 
     @property

@@ -25,7 +25,7 @@ from fedmef.methods.feddst import average_over_holders
 from fedmef.methods.sparse_network import sparse_network
 from fedmef.nn import SparseConv2d, dense_by_default, sparse_layers
 from fedmef.nn.convolution import sparse_conv2d
-from fedmef.sparsity import active_count, largest_magnitudes
+from fedmef.sparsity import active_count, active_positions, largest_magnitudes, mask_from_positions
 
 
 class SwatConv2d(SparseConv2d):
@@ -65,13 +65,13 @@ class ZeroFL(Method):
     def train(self, local: LocalTraining, plan: Plan) -> Extras:
         """Ordinary training; the largest weights go up with their positions."""
         local.fit(self.experiment.local_epochs)
-        tensors = {}
+        masks, tensors = {}, {}
         for name, layer in swat_layers(local.model).items():
             values = layer.values.detach()
             sent = largest_magnitudes(values, self._sent_count(layer))
-            tensors[f"{name}.positions"] = sent.to(torch.int32)
+            masks[name] = mask_from_positions(sent, layer.geometry.size)
             tensors[f"{name}.sent"] = values[sent]
-        return Extras(tensors=tensors)
+        return Extras(tensors=tensors, masks=masks)
 
     def withheld(self, model: nn.Module) -> frozenset[str]:
         """The weights that go up masked."""
@@ -80,7 +80,7 @@ class ZeroFL(Method):
     def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
         """Every update has the largest weights, and says which they are."""
         layers = swat_layers(model)
-        expect_extras(update, tensors=[f"{name}.{part}" for name in layers for part in ("positions", "sent")])
+        expect_extras(update, tensors=[f"{name}.sent" for name in layers], masks=layers)
         for name, layer in layers.items():
             positions, _ = _received(update, name, layer)
             if positions.numel() > self._sent_count(layer):
@@ -106,20 +106,13 @@ def swat_layers(model: nn.Module) -> dict[str, SwatConv2d]:
 
 
 def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, Tensor]:
-    positions = update.extras.tensors.get(f"{name}.positions")
+    mask = update.extras.masks.get(name)
     values = update.extras.tensors.get(f"{name}.sent")
-    if positions is None or values is None or positions.shape != values.shape or positions.ndim != 1:
+    if mask is None or values is None:
         raise RejectedError(f"device {update.device} sent no weights of {name}")
-    whole = positions.dtype == torch.int32
-    positions = positions.long()
-    if (
-        not whole
-        or (positions.diff() <= 0).any()
-        or ((positions < 0) | (positions >= layer.geometry.size)).any()
-    ):
-        raise RejectedError(
-            f"device {update.device} sent positions of {name} that are not ascending or in range"
-        )
+    positions = active_positions(mask, layer.geometry.size)
+    if positions.shape != values.shape:
+        raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
     if values.dtype != layer.values.dtype or not torch.isfinite(values).all():
         raise RejectedError(f"device {update.device} sent weights of {name} that are not finite")
     return positions, values

@@ -43,6 +43,7 @@ def sparsify(
     gamma: float = 1.0,
     scaling: Scaling = "filter",
     affine: bool = False,
+    compact_activations: bool = True,
 ) -> nn.Module:
     """Make a network really sparse, in place, and return it.
 
@@ -64,6 +65,8 @@ def sparsify(
         distribution: "uniform" (the same density everywhere) or "erk".
         initialization: "random" positions, or those of largest "magnitude".
         gamma, scaling, affine: see `SparseConv2d`.
+        compact_activations: ReLU and pooling keep a bit or a byte an element for the backward pass, or
+            nothing, instead of whole tensors; what they compute stays the same.
 
     Raises:
         UserError: names what cannot be converted, and what to do about it.
@@ -112,8 +115,11 @@ def sparsify(
             replacements[name] = nn.Identity()
     for name, replacement in replacements.items():
         _replace(model, name, replacement)
-    _swap_activations(model, modules)
-    if graph.functionals:
+    if compact_activations:
+        _compact_activations(model, modules)
+    if normalize:
+        _not_in_place(modules)
+    if compact_activations and graph.functionals:
         save_memory_in_functionals(
             model, [module for name, module in model.named_modules() if skipped.match(name)]
         )
@@ -209,7 +215,7 @@ def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2
     return SparseLinear.from_linear(layer, mask, **options)
 
 
-def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+def _compact_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
     for name, module in modules.items():
         if type(module) is nn.ReLU:
             _replace(model, name, ReLU())
@@ -221,8 +227,12 @@ def _swap_activations(model: nn.Module, modules: dict[str, nn.Module]) -> None:
             module.__class__ = AvgPool2d
         elif type(module) is nn.AdaptiveAvgPool2d:
             module.__class__ = AdaptiveAvgPool2d
-        elif isinstance(getattr(module, "inplace", None), bool):
-            # Where a BatchNorm went away, its input may be needed again.
+
+
+def _not_in_place(modules: dict[str, nn.Module]) -> None:
+    """Where a BatchNorm went away, its input may be needed again."""
+    for module in modules.values():
+        if isinstance(getattr(module, "inplace", None), bool):
             module.inplace = False  # type: ignore[assignment]
 
 

@@ -6,7 +6,7 @@ from fedmef.report.memory import DeviceMemory
 
 def signless_zero(value: float) -> str:
     """Two digits after the point; `0.00` and not `-0.00`, and a real minus sign."""
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    return f"{value:z.2f}".replace("-", "−")
 
 
 def accuracy(row: Row) -> str:

@@ -38,7 +38,7 @@ STUDY = Study(
     name="lambda",
     source="appendix, figure of λ",
     title="The weight of the extrusion penalty (ResNet34)",
-    shows="With λ the accuracy first grows and then collapses. The paper draws it without numbers.",
+    shows="In the paper the accuracy first grows with λ and then collapses; it draws that without numbers.",
     cases=cases,
     tabulate=tabulate,
 )

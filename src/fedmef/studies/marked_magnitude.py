@@ -68,7 +68,7 @@ STUDY = Study(
     name="marked_magnitude",
     source="ours",
     title="Mean magnitude of what gets pruned",
-    shows="The larger λ, the less is left in the weights that get pruned; an absurd λ empties the network.",
+    shows="The larger λ, the less is left in the weights that get pruned.",
     cases=cases,
     tabulate=tabulate,
 )

@@ -77,9 +77,9 @@ def _shown(heading: str, cell: Cell) -> str:
     if "bytes" in heading:
         return human_bytes(cell)
     if any(mark in heading for mark in ("%", "±", "fall", "drop")):
-        return f"{cell:.2f}"
+        return f"{cell:z.2f}"
     if " x " in heading:
-        return f"{cell:.3f}"
+        return f"{cell:z.3f}"
     return f"{cell:.3g}" if isinstance(cell, float) else str(cell)
 
 

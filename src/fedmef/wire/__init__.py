@@ -1,5 +1,22 @@
 """What travels between server and devices."""
 
-from fedmef.wire.messages import MAXIMUM_BYTES, Header, MessageError, decode, encode
+from fedmef.wire.errors import MaskMissingError, MessageError, ValueRangeError
+from fedmef.wire.mask_memory import MaskMemory, mask_version
+from fedmef.wire.messages import MAXIMUM_BYTES, Header, decode, encode
+from fedmef.wire.sizes import Rule, Scheme, choose_scheme, scheme_bits
 
-__all__ = ["MAXIMUM_BYTES", "Header", "MessageError", "decode", "encode"]
+__all__ = [
+    "MAXIMUM_BYTES",
+    "Header",
+    "MaskMemory",
+    "MaskMissingError",
+    "MessageError",
+    "Rule",
+    "Scheme",
+    "ValueRangeError",
+    "choose_scheme",
+    "decode",
+    "encode",
+    "mask_version",
+    "scheme_bits",
+]

@@ -1,7 +1,8 @@
 """Messages as bytes: a safetensors container of tensors with a small JSON header. Never pickle.
 
 Everything that a server and a device exchange, in every engine, and every checkpoint and model file is one of
-these, so that the traffic that is printed is the traffic that there was.
+these, so that the traffic that is printed is the traffic that there was. Files hold plain tensors; messages
+hold codes of sparse ones (`fedmef.exchange`), and have a version of their own.
 """
 
 import json
@@ -13,25 +14,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedmef.errors import FedmefError
 from fedmef.wire.checksum import UNSET, is_intact, stamp
+from fedmef.wire.errors import MessageError
 
-VERSION = 2
+FILE_VERSION = 3
+MESSAGE_VERSION = 4
 MAXIMUM_BYTES = 2**32
-MAXIMUM_HEADER_BYTES = 2**24
+MAXIMUM_HEADER_BYTES = 2**20
 
 Header = dict[str, Any]
 
 
-class MessageError(FedmefError):
-    """Bytes that are not a message of ours."""
-
-
-def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
+def encode(tensors: Mapping[str, Tensor], header: Header, version: int = FILE_VERSION) -> bytes:
     """Pack tensors and a JSON-able header. The same content gives the same bytes."""
     if reserved := header.keys() & {"version", "checksum"}:
         raise ValueError(f"the header's {min(reserved)} is written here")
-    known = {"version": VERSION, "checksum": UNSET, **header}
+    known = {"version": version, "checksum": UNSET, **header}
     metadata = {"fedmef": json.dumps(known, sort_keys=True, allow_nan=False)}
     contents: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -44,20 +42,24 @@ def encode(tensors: Mapping[str, Tensor], header: Header) -> bytes:
     return stamp(bytes(save(contents, metadata)))
 
 
-def decode(message: bytes) -> tuple[dict[str, Tensor], Header]:
-    """The inverse of `encode`; raises `MessageError` for anything else."""
+def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Tensor], Header]:
+    """The inverse of `encode`; raises `MessageError` for anything else.
+
+    Types, shapes and offsets are checked before anything is made of them, and then the tensors take no more
+    than the message itself.
+    """
     if len(message) > MAXIMUM_BYTES:
         raise MessageError(f"a message of {len(message)} bytes is larger than the limit of {MAXIMUM_BYTES}")
-    header = _read_header(message)
+    header = _read_header(message, version)
     if not is_intact(message, str(header.pop("checksum", None))):
         raise MessageError("the checksum does not fit: the message was damaged on its way, or is not whole")
     try:
         return load(message), header
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise MessageError(f"not a safetensors message: {error}") from error
 
 
-def _read_header(message: bytes) -> Header:
+def _read_header(message: bytes, readable: int) -> Header:
     try:
         (length,) = struct.unpack_from("<Q", message)
         if length > min(MAXIMUM_HEADER_BYTES, len(message) - 8):
@@ -67,8 +69,8 @@ def _read_header(message: bytes) -> Header:
         version = header.pop("version")
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MessageError("not a fedmef message: it has no readable header") from error
-    if version != VERSION:
-        raise MessageError(f"the message has version {version!r}, this program reads version {VERSION}")
+    if version != readable:
+        raise MessageError(f"the message has version {version!r}, this program reads version {readable}")
     if not isinstance(header, dict):
         raise MessageError("the header is not a table")
     return header
