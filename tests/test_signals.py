@@ -51,7 +51,7 @@ class Asking:
 
     def round_done(self, record: Record) -> None:
         if record["round"] == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_comparison_stops_between_two_runs_too(tmp_path: Path) -> None:

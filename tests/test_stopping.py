@@ -1,11 +1,20 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from fedmef.errors import Interrupted
 from fedmef.stopping import stop_on_signals
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_ignored() -> Iterator[None]:
+    """A shell's background job ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -44,3 +53,11 @@ def test_in_another_thread_nobody_can_ask() -> None:
     thread.start()
     thread.join()
     assert seen == [None]
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with stop_on_signals() as stop, stop_on_signals() as inner:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal_number is None
+        assert inner is stop

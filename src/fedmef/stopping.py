@@ -37,16 +37,17 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
     Only the main thread gets signals: in any other thread nobody can ask.
     """
-    present = signal.getsignal(signal.SIGINT)
-    if isinstance(present, StopRequest):
-        yield present
-        return
+    for number in SIGNALS:
+        if isinstance(present := signal.getsignal(number), StopRequest):
+            yield present
+            return
     request = StopRequest()
     before = {}
     try:
         try:
             for number in SIGNALS:
-                before[number] = signal.signal(number, request)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's & ask for
+                    before[number] = signal.signal(number, request)
         except ValueError:  # not the main thread
             pass
         yield request
