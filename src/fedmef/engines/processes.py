@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import torch
 from fedmef.data import Dataset
 from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet, warm_up
+from fedmef.engines.scratch import Scratch
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.faults import InjectedFault, Killed, TooLate
@@ -82,12 +82,12 @@ class ProcessEngine:
     ) -> None:
         self._experiment = experiment
         self._memory = memory
-        self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
+        self._scratch = Scratch()
         self._data = dataset.folder
         self._workers: list[_Worker] = []
         try:
             if self._data is None:
-                self._data = Path(self._folder.name) / "data"
+                self._data = self._scratch.folder / "data"
                 dataset.write(self._data)
             for _ in range(workers):
                 self._workers.append(self._start())
@@ -100,7 +100,7 @@ class ProcessEngine:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._experiment, self._data, self._memory, self._folder.name)
+        arguments = (theirs, self._experiment, self._data, self._memory, self._scratch.folder)
         process = context.Process(target=_work, args=arguments, daemon=True)
         # A worker inherits what is blocked: Ctrl-C reaches the whole group, and the parent decides.
         resource_tracker.ensure_running()  # it would unblock signals when it starts
@@ -173,7 +173,7 @@ class ProcessEngine:
         for worker in self._workers:
             worker.process.join(timeout=5)
             worker.kill()
-        self._folder.cleanup()
+        self._scratch.remove()
 
 
 def _become_ready(worker: _Worker) -> None:
@@ -192,7 +192,7 @@ def _become_ready(worker: _Worker) -> None:
 
 
 def _work(
-    connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None, scratch: str
+    connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None, scratch: Path
 ) -> None:
     torch.set_num_threads(1)
     try:
