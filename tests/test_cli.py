@@ -393,3 +393,32 @@ def test_a_plan_is_a_ranked_table(
     ranked = json.loads(printed)["ranked"]
     chosen = [row for row in ranked if row["chosen"]]
     assert [(row["sparsity"], row["batch_size"], row["needed"]) for row in chosen] == [(0.9, 64, 6_400_000)]
+
+
+def test_faults_come_from_an_option_and_a_file_and_show_in_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[fault]]\nround = 0\ndevice = 1\nfault = "kill"\n')
+    out = tmp_path / "run"
+    arguments = ["run", *QUICK, "--devices-per-round", "4", "--rounds", "1", "--out", str(out)]
+    faults = ["--faults", "corrupt@0:2", "--fault-plan", str(plan)]
+    code, printed, _ = invoke([*arguments, *faults], capsys, monkeypatch)
+    assert code == 0
+    assert "1 lost, 1 rejected" in printed
+    assert 'faults = "corrupt@0:2,kill@0:1"' in (out / "config.toml").read_text()
+
+
+def test_a_resumed_run_names_what_was_changed_in_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    (tmp_path / "my.toml").write_text("rounds = 1\nextrusion = 0.25\n")
+    arguments = ["run", str(tmp_path / "my.toml"), *QUICK]
+    assert invoke([*arguments, "--out", str(out)], capsys, monkeypatch)[0] == 0
+    code, _, errors = invoke(["run", str(tmp_path / "my.toml"), "--resume", str(out)], capsys, monkeypatch)
+    assert code == 2
+    assert "width = 8 there, None here" in errors
+    code, printed, _ = invoke([*arguments, "--rounds", "2", "--resume", str(out)], capsys, monkeypatch)
+    assert code == 0
+    assert "2, " in printed

@@ -2,7 +2,8 @@
 
 import sys
 import traceback
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -46,6 +47,7 @@ def main() -> None:
     """Run the command line: 0 is success, 1 a failure, 2 a user's mistake; one line says what went wrong."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    warnings.showwarning = _show_warning
     try:
         code = app(arguments, standalone_mode=False)
     except typer.TyperException as error:
@@ -55,6 +57,18 @@ def main() -> None:
     except Exception as error:
         code = _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1, debug)
     sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line, without the place in the code; `--debug` is for that."""
+    typer.echo(f"fedmef: {message}", err=True)
 
 
 def _failed(message: str, code: int, debug: bool) -> int:

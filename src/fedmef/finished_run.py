@@ -42,8 +42,16 @@ class Summary(_Checked):
     classes: AtLeastOne
     image_shape: list[AtLeastOne] = Field(min_length=3, max_length=3)
     layers: dict[str, Layer] = {}
+    epsilon: Annotated[float, Field(ge=0)] | None = None
     fedmef: str = "unknown"
     torch: str = "unknown"
+
+
+class Failed(_Checked):
+    """A device whose update was lost or rejected."""
+
+    device: Count
+    reason: Annotated[str, Field(max_length=1000)]
 
 
 class Round(_Checked):
@@ -56,6 +64,8 @@ class Round(_Checked):
     adjusted: bool
     accuracy_before_adjustment: Share | None
     accuracy_after_adjustment: Share | None
+    lost: list[Failed] = []
+    rejected: list[Failed] = []
 
 
 @dataclass(frozen=True)

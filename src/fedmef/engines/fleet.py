@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from fedmef.data import Dataset, dirichlet_partition, iid_partition
@@ -43,6 +44,14 @@ class Fleet:
         plan = trained.receive(message)
         del message  # a device with little memory does not hold it while it trains
         return trained.answer(plan)
+
+
+def warm_up() -> None:
+    """What PyTorch imports at its first step takes seconds: no device's deadline shall pay for it."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
 def prepared_model(experiment: Experiment, method: Method, classes: int, channels: int) -> nn.Module:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from fedmef.comparison_summary import unnamed_differences
 from fedmef.finished_run import FinishedRun
 from fedmef.report.cost_table import cost_table
+from fedmef.report.failures import failures_section
 from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
@@ -53,6 +54,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {_notes(groups, left_out)}
 </section>
 {figures}{_section(COSTS, costs)}
+{failures_section(runs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, and the command that repeats it.</p>
@@ -155,13 +157,17 @@ def _run(run: FinishedRun) -> str:
     experiment, summary = run.experiment, run.summary
     sparsity = f", sparsity {run.sparsity:g}" if run.sparsity else ""
     title = f"{experiment.method}{sparsity}, seed {experiment.seed}"
+    epsilon = summary.epsilon
+    private = (
+        "" if epsilon is None else f"Private for a device: ε = {epsilon:.2f} at δ = {experiment.delta:g}. "
+    )
     command = f"fedmef run {shlex.quote(str(run.directory.path / CONFIG))}"
     return f"""<details>
 <summary><span>{escape(title)}</span>
 <span class="result">{100 * summary.test_accuracy:.2f} %</span></summary>
 <p>Repeat it: <code>{escape(command)}</code></p>
 <pre tabindex="0">{escape(experiment.to_toml())}</pre>
-<p class="facts">fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
+<p class="facts">{private}fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """
 
