@@ -13,13 +13,17 @@ BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-all lint bench clean
+.PHONY: help demo deploy-demo test test-slow test-all lint bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## train a sparse network on the digits with simulated devices, in runs/demo
 	$(BIN)/fedmef run configs/demo.toml --out runs/demo --overwrite
+
+deploy-demo: $(READY) ## a federation of real processes with TLS on this machine, in runs/deploy_demo
+	rm -rf runs/deploy_demo
+	$(BIN)/python scripts/deploy_demo.py runs/deploy_demo
 
 test: lint ## lint, then every test that is quick
 	$(PYTEST) -m "not slow"

@@ -3,7 +3,7 @@
 import sys
 import traceback
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -11,11 +11,15 @@ import fedmef
 from fedmef.commands.compare import compare
 from fedmef.commands.cost import cost
 from fedmef.commands.examine import data, evaluate
+from fedmef.commands.flower import flower
 from fedmef.commands.plan import plan
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
 from fedmef.errors import FedmefError
+
+# What a wrong command line raises: click's error below typer 0.26, typer's own since.
+USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
@@ -25,6 +29,7 @@ app = typer.Typer(
 )
 for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
     app.command()(command)
+app.add_typer(flower, name="flower")
 
 
 @app.callback(invoke_without_command=True)
@@ -50,7 +55,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         code = app(arguments, standalone_mode=False)
-    except typer.TyperException as error:
+    except USAGE_ERROR as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:
         code = _failed(str(error), error.exit_code, debug)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedmef.engines import Engine, Lost
+from fedmef.engines import DeviceReport, Engine, Lost
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.methods import Plan, Update
@@ -24,6 +24,7 @@ class Collected:
     Attributes:
         devices: those of the last attempt; `updates` are what can be used of theirs.
         lost, rejected: devices without an answer and with an unusable one, of all attempts.
+        reports: what the devices that answered measured of themselves, in all attempts.
         attempts: how often the round was tried.
         bytes_down, bytes_up: of all attempts.
     """
@@ -32,6 +33,7 @@ class Collected:
     updates: list[Update] = field(default_factory=list)
     lost: list[dict[str, int | str]] = field(default_factory=list)
     rejected: list[dict[str, int | str]] = field(default_factory=list)
+    reports: list[DeviceReport] = field(default_factory=list)
     attempts: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -48,6 +50,7 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
         tried |= set(collected.devices)
         messages = server.broadcast(replace(plan, attempt=attempt), collected.devices)
         answers = engine.train(messages)
+        collected.reports += engine.reports
         received = {device: answer for device, answer in answers.items() if isinstance(answer, bytes)}
         collected.updates, rejections = server.check(received, plan)
         _stop_when_none_works(answers, rejections, plan)

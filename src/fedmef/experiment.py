@@ -150,8 +150,9 @@ class Experiment(BaseModel):
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
     )
-    engine: Literal["auto", "inline", "processes"] = Field(
-        default="auto", description="auto: processes on several cores, otherwise inline."
+    engine: Literal["auto", "inline", "processes", "flower"] = Field(
+        default="auto",
+        description="auto: processes on several cores, otherwise inline; flower: Flower's simulation on Ray.",
     )
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."

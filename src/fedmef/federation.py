@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedmef.stopping import StopRequest, stop_on_signals
 from fedmef.update_checks import UpdateChecks
 
 Watcher = Callable[[Record], None]
+EngineStarter = Callable[[Fleet], Engine]
 
 
 def run(
@@ -40,6 +42,7 @@ def run(
     dataset: Dataset | None = None,
     overwrite: bool = False,
     watch: Watcher | None = None,
+    start: EngineStarter = start_engine,
 ) -> Run:
     """Run an experiment in a new directory and return it.
 
@@ -49,13 +52,14 @@ def run(
         dataset: the data, if they are open already or your own; by default what the experiment names.
         overwrite: replace a run that is there already.
         watch: called with every round's record.
+        start: gives the engine that carries the messages; by default the one that the experiment asks for.
     """
     # Whatever is wrong with the experiment shows before anything is written.
     path = Path(out) if out is not None else new_directory(experiment)
     fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
     Run.check_free(path, overwrite=overwrite)
     check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
-    with one_thread(), stop_on_signals() as stop, start_engine(fleet) as engine:
+    with one_thread(), stop_on_signals() as stop, start(fleet) as engine:
         return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch, stop)
 
 
@@ -65,6 +69,7 @@ def resume(
     *,
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
+    start: EngineStarter = start_engine,
 ) -> Run:
     """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
 
@@ -86,7 +91,7 @@ def resume(
     directory.experiment = experiment
     if longer:
         directory.write_config()
-    with one_thread(), stop_on_signals() as stop, start_engine(fleet) as engine:
+    with one_thread(), stop_on_signals() as stop, start(fleet) as engine:
         return _federate(directory, fleet, engine, watch, stop)
 
 
@@ -169,6 +174,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "bytes_up": collected.bytes_up,
         "seconds": time.perf_counter() - started,
         "devices": collected.devices,
+        "device_reports": [asdict(report) for report in collected.reports],
         "lost": collected.lost,
         "rejected": collected.rejected,
         "attempts": collected.attempts,

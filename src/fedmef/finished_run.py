@@ -47,6 +47,16 @@ class Summary(_Checked):
     torch: str = "unknown"
 
 
+class DeviceCosts(_Checked):
+    """What a device measured of itself in a round."""
+
+    device: Count
+    seconds: Annotated[float, Field(ge=0, le=1e12)]
+    peak_memory: Count
+    bytes_down: Count
+    bytes_up: Count
+
+
 class Failed(_Checked):
     """A device whose update was lost or rejected."""
 
@@ -66,6 +76,7 @@ class Round(_Checked):
     accuracy_after_adjustment: Share | None
     lost: list[Failed] = []
     rejected: list[Failed] = []
+    device_reports: list[DeviceCosts] = []
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,25 @@ def write_run(
     accuracies: Sequence[float | None],
     adjustments: Mapping[int, tuple[float, float]] | None = None,
     layers: Mapping[str, tuple[int, int]] | None = None,
+    device_reports: Sequence[Mapping[str, Any]] = (),
 ) -> Run:
-    """`adjustments` are accuracies before and after, by round; `layers` active weights and sizes by name."""
+    """`adjustments` are accuracies before and after, by round; `layers` active weights and sizes by name.
+
+    Devices report the same in each round.
+    """
     run = Run.create(path, asked.model_copy(update={"rounds": len(accuracies)}))
     for number, accuracy in enumerate(accuracies):
         before, after = (adjustments or {}).get(number, (None, None))
-        record = {"round": number, "test_accuracy": accuracy, "bytes_down": 300, "bytes_up": 100}
+        record: dict[str, Any] = {
+            "round": number,
+            "test_accuracy": accuracy,
+            "bytes_down": 300,
+            "bytes_up": 100,
+        }
         record |= {"train_loss": 1.0, "learning_rate": 0.1, "adjusted": before is not None}
         record |= {"accuracy_before_adjustment": before, "accuracy_after_adjustment": after}
+        if device_reports:
+            record["device_reports"] = list(device_reports)
         run.log(record)
     evaluated = [accuracy for accuracy in accuracies if accuracy is not None]
     summary = {

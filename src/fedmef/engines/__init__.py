@@ -6,8 +6,19 @@ from fedmef.engines.base import Engine, Lost
 from fedmef.engines.fleet import Fleet, prepared_model
 from fedmef.engines.inline import InlineEngine
 from fedmef.engines.processes import ProcessEngine
+from fedmef.engines.reports import DeviceReport
+from fedmef.errors import UserError
 
-__all__ = ["Engine", "Fleet", "InlineEngine", "Lost", "ProcessEngine", "prepared_model", "start_engine"]
+__all__ = [
+    "DeviceReport",
+    "Engine",
+    "Fleet",
+    "InlineEngine",
+    "Lost",
+    "ProcessEngine",
+    "prepared_model",
+    "start_engine",
+]
 
 
 def start_engine(fleet: Fleet) -> Engine:
@@ -20,7 +31,23 @@ def start_engine(fleet: Fleet) -> Engine:
         wanted = "processes" if workers > 1 and experiment.device == "cpu" else "inline"
     if wanted == "inline":
         return InlineEngine(fleet)
+    if wanted == "flower":
+        return _simulation(fleet, workers)
     return ProcessEngine(experiment, fleet.dataset, workers, fleet.memory)
+
+
+def _simulation(fleet: Fleet, workers: int) -> Engine:
+    try:
+        from fedmef.engines.flower.simulation import SimulationEngine  # noqa: PLC0415  (flwr is an extra)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("flwr", "ray"):
+            raise
+        raise UserError(
+            f"engine = 'flower': {missing} is not installed; pip install 'fedmef[flower]'"
+        ) from None
+    # One GPU is faster with one process at a time.
+    return SimulationEngine(fleet, workers if fleet.experiment.device == "cpu" else 1)
 
 
 def _cores() -> int:

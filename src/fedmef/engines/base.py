@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from fedmef.engines.reports import DeviceReport
 from fedmef.errors import FedmefError
 from fedmef.wire import MaskMissingError
 
@@ -39,7 +40,13 @@ class Lost:
 
 
 class Engine(Protocol):
-    """Used as a context manager: leaving the block releases whatever the engine holds."""
+    """Used as a context manager: leaving the block releases whatever the engine holds.
+
+    Attributes:
+        reports: what the devices that answered the last messages measured of themselves.
+    """
+
+    reports: list[DeviceReport]
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """Bring each device its message; what each answers, in the order of the messages.

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import torch
 from fedmef.data import Dataset
 from fedmef.engines.base import Lost
 from fedmef.engines.fleet import Fleet, warm_up
+from fedmef.engines.reports import DeviceReport, measured
 from fedmef.engines.scratch import Scratch
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
@@ -34,6 +36,7 @@ from fedmef.wire import MAXIMUM_BYTES, MaskMemory
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
+MEASURED = struct.Struct("<dq")  # seconds and peak memory, before a device's answer
 
 
 class WorkerError(Exception):
@@ -81,6 +84,7 @@ class ProcessEngine:
     def __init__(
         self, experiment: Experiment, dataset: Dataset, workers: int, memory: MaskMemory | None = None
     ) -> None:
+        self.reports: list[DeviceReport] = []
         self._experiment = experiment
         self._memory = memory
         self._scratch = Scratch()
@@ -140,6 +144,14 @@ class ProcessEngine:
                     assert self._experiment.deadline is not None
                     answers[worker.device] = Lost.too_late(self._experiment.deadline)
                     self._replace(worker)
+        self.reports = []
+        for device in messages:
+            answer = answers[device]
+            if isinstance(answer, bytes):
+                seconds, peak_memory = MEASURED.unpack_from(answer)
+                answers[device] = answer = answer[MEASURED.size :]
+                sizes = len(messages[device]), len(answer)
+                self.reports.append(DeviceReport(device, seconds, peak_memory, *sizes))
         return {device: answers[device] for device in messages}
 
     def _awaited(self, more: bool) -> list[_Worker]:
@@ -214,7 +226,8 @@ def _work(
 
 def _answer(fleet: Fleet, device: int, message: bytes, connection: Connection) -> bytes:
     try:
-        return DONE + fleet.train(device, message)
+        answer, report = measured(fleet.train, device, message)
+        return DONE + MEASURED.pack(report.seconds, report.peak_memory) + answer
     except Killed:
         os.kill(os.getpid(), signal.SIGKILL)
         raise

@@ -9,6 +9,7 @@ from importlib.resources import files
 from fedmef.comparison_summary import unnamed_differences
 from fedmef.finished_run import FinishedRun
 from fedmef.report.cost_table import cost_table
+from fedmef.report.devices import devices_table
 from fedmef.report.failures import failures_section
 from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
@@ -57,7 +58,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {failures_section(runs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
-<p>Each run’s configuration, and the command that repeats it.</p>
+<p>Each run’s configuration, the command that repeats it, and what its devices measured.</p>
 {"".join(map(_run, runs))}
 </section>
 </main>
@@ -167,6 +168,7 @@ def _run(run: FinishedRun) -> str:
 <span class="result">{100 * summary.test_accuracy:.2f} %</span></summary>
 <p>Repeat it: <code>{escape(command)}</code></p>
 <pre tabindex="0">{escape(experiment.to_toml())}</pre>
+{devices_table(run)}
 <p class="facts">{private}fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """

@@ -1,0 +1,224 @@
+"""docs/deploy.md on this machine alone: certificates, a SuperLink, two SuperNodes, a run, its report.
+
+    python scripts/deploy_demo.py [DIR]     (make deploy-demo)
+
+Everything is a real process on the loopback, with TLS and node authentication; a stranger whose key nobody
+registered is refused. Whatever was started is stopped, whatever happens; what was written stays in DIR.
+"""
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+BIN = Path(sys.executable).parent
+# As environment.sh of the app.
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class Deployment:
+    """An app's SuperLink and SuperNodes on this machine. Leaving the block stops what is still running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": str(folder / ".flwr"),
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # Flower finds its own commands there
+        }
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in reversed(list(self._processes)):
+            self.stop(name)
+
+    def write_app(self) -> None:
+        """The app, and where its SuperLink is."""
+        self.call("fedmef", "flower", "new", ".")
+        config = self.folder / ".flwr" / "config.toml"
+        config.write_text(config.read_text().replace("127.0.0.1:8443", f"127.0.0.1:{self.port}"))
+
+    def write_certificates(self) -> None:
+        """A certificate authority of our own, and the SuperLink's certificate."""
+        keys = self.folder / "keys"
+        keys.mkdir()
+        (keys / "server.ext").write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\n")
+        new_key = ("-newkey", "rsa:3072", "-nodes")
+        self.call(
+            *("openssl", "req", "-x509", *new_key, "-days", "365", "-subj", "/CN=our own authority"),
+            *("-keyout", "keys/ca.key", "-out", "keys/ca.crt"),
+        )
+        self.call(
+            *("openssl", "req", *new_key, "-subj", "/CN=superlink"),
+            *("-keyout", "keys/server.key", "-out", "keys/server.csr"),
+        )
+        self.call(
+            *("openssl", "x509", "-req", "-in", "keys/server.csr", "-days", "365", "-CAcreateserial"),
+            *("-CA", "keys/ca.crt", "-CAkey", "keys/ca.key"),
+            *("-extfile", "keys/server.ext", "-out", "keys/server.pem"),
+        )
+
+    def start_superlink(self) -> None:
+        """The SuperLink, with TLS, for devices that are registered only."""
+        self.start(
+            "superlink",
+            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", "keys/ca.crt"),
+            *("--ssl-certfile", "keys/server.pem", "--ssl-keyfile", "keys/server.key"),
+        )
+        wait_until(lambda: is_open(self.port), 120, f"the SuperLink did not start: {self.log('superlink')}")
+
+    def write_key(self, name: str) -> None:
+        """A SuperNode's own pair of keys."""
+        self.call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", f"keys/{name}")
+
+    def register(self, name: str) -> None:
+        """Let the SuperLink know a SuperNode's public key."""
+        self.call("flwr", "supernode", "register", f"keys/{name}.pub", "fleet")
+
+    def start_supernode(self, name: str, device: int, *more: str) -> None:
+        """A SuperNode: one device."""
+        self.start(
+            name,
+            *("flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
+            *("--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", f"keys/{name}"),
+            *("--node-config", f"partition-id={device}", *more),
+        )
+
+    def start_run(self, settings: Mapping[str, object]) -> subprocess.Popen[bytes]:
+        """`flwr run`, which shows what the server says until the run ends."""
+        config = " ".join(f"{name}={value}" for name, value in settings.items())
+        return self.start("run", "flwr", "run", ".", "fleet", "--stream", "--run-config", config)
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Start a process of its own group, whose output goes to a log."""
+        print("$", *command, "&", flush=True)
+        with self._log(name).open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self._processes[name]
+
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> int:
+        """Stop a process and what it started; returns its exit code."""
+        process = self._processes.pop(name)
+        for number in (how, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+                process.wait(20)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+        return process.wait()
+
+    def is_running(self, name: str) -> bool:
+        """Whether a process that was started has not ended."""
+        return self._processes[name].poll() is None
+
+    def wait_for_exit(self, name: str, seconds: float) -> int:
+        """Its exit code."""
+        return self._processes[name].wait(seconds)
+
+    def log(self, name: str) -> str:
+        """What a process has said so far, without colours."""
+        return re.sub(r"\x1b\[\d*m", "", self._log(name).read_text(errors="replace"))
+
+    def call(self, *command: str) -> None:
+        """Run a command to its end; it must succeed."""
+        print("$", *command, flush=True)
+        ended = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise SystemExit(f"{command[0]} failed:\n{ended.stdout}{ended.stderr}")
+
+    def _log(self, name: str) -> Path:
+        folder = self.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        return folder / f"{name}.log"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(happened: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Wait for something; `otherwise` is the error when it does not happen in time."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            raise SystemExit(otherwise)
+        time.sleep(0.5)
+
+
+def demonstrate(folder: Path) -> None:
+    """Two devices train three rounds, one with an adjustment; a third, not registered, stays outside."""
+    with Deployment(folder) as fleet:
+        fleet.write_app()
+        fleet.write_certificates()
+        fleet.start_superlink()
+        for device in (0, 1):
+            fleet.write_key(f"device-{device}")
+            fleet.register(f"device-{device}")
+            fleet.start_supernode(f"device-{device}", device)
+        fleet.write_key("stranger")
+        fleet.start_supernode("stranger", 2, "--max-retries", "1")
+        # `adjust-every=1` adjusts the masks after the second round.
+        settings = {"devices": 2, "devices-per-round": 2, "rounds": 3, "adjust-every": 1, "local-epochs": 1}
+        run = fleet.start_run(settings)
+        if fleet.wait_for_exit("stranger", 120) == 0 or "activate SuperNode" not in fleet.log("stranger"):
+            raise SystemExit(f"the stranger was not refused:\n{fleet.log('stranger')}")
+        print("the stranger was refused:", *re.findall(r"\[code: .*", fleet.log("stranger")), flush=True)
+        if run.wait(600) or not (folder / "runs" / "flower" / "summary.json").exists():
+            raise SystemExit(f"the run failed:\n{fleet.log('run')}")
+        print(*re.findall(r"(?:round|test accuracy) .*", fleet.log("run")), sep="\n", flush=True)
+        fleet.call("fedmef", "report", "runs/flower")
+    print(f"the report is {folder / 'runs' / 'report' / 'report.html'}")
+
+
+def main() -> None:
+    """The demo, in a new directory."""
+    parser = argparse.ArgumentParser(description="A whole federation with TLS on this machine alone.")
+    parser.add_argument("directory", type=Path, nargs="?", default=Path("runs/deploy_demo"))
+    folder: Path = parser.parse_args().directory.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise SystemExit(f"{folder} is there already: remove it, or name another directory")
+    folder.mkdir(parents=True, exist_ok=True)
+    demonstrate(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""FedMef, and every other method, as a Flower strategy: for a ServerApp that is written in Flower's own way.
+
+    @app.main()
+    def main(grid, context):
+        strategy = FedMefStrategy(experiment, network)
+        result = strategy.start(grid, strategy.arrays(), num_rounds=experiment.rounds)
+
+The ClientApp is `fedmef.engines.flower.client_app`. `server_app` does more: a run's directory, resuming,
+evaluation.
+"""
+
+from collections.abc import Iterable
+from logging import INFO, WARNING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore import log
+from torch import nn
+
+from fedmef.collection import choose_devices
+from fedmef.engines.flower.nodes import Nodes
+from fedmef.engines.flower.translation import content_of, train_message
+from fedmef.experiment import Experiment
+from fedmef.federation import one_thread
+from fedmef.methods import Plan, build_method
+from fedmef.server import Server, packed_masks
+
+
+class FedMefStrategy(Strategy):
+    """Whatever method the experiment names. The global model lives in `server`, sparse, between rounds.
+
+    Args:
+        experiment: method, devices, rounds and the rest; devices and ClientApps must have the same.
+        network: an ordinary PyTorch network; the method makes it sparse.
+        patience: seconds to wait for all devices to connect, before the first round.
+    """
+
+    def __init__(self, experiment: Experiment, network: nn.Module, *, patience: float = 300.0) -> None:
+        self.experiment = experiment
+        self.patience = patience
+        method = build_method(experiment)
+        self.server = Server(method, method.prepare(network))
+        self._plan: Plan | None = None
+        self._nodes: Nodes | None = None
+        self._asked: dict[int, int] = {}  # the device that each node of this round is
+
+    def arrays(self) -> ArrayRecord:
+        """The global model as it is, sparse, for `start` and for evaluations."""
+        return ArrayRecord(self.server.model.state_dict())
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The messages to this round's devices. Flower counts rounds from 1."""
+        self.server.method.load(self.server.model, arrays.to_torch_state_dict())
+        self.server.ledger.advance(packed_masks(self.server.model))  # `start` may begin with any
+        if self._nodes is None:
+            self._nodes = Nodes(grid, self.experiment.devices)
+            self._nodes.wait(self.patience)
+        self._plan = self.server.method.plan(server_round - 1)
+        devices = choose_devices(self.experiment, server_round - 1)
+        nodes = self._nodes.of(devices)
+        messages = self.server.broadcast(self._plan, [device for device in devices if device in nodes])
+        for device in messages:
+            self.server.missed(device)  # until it answers: then it has the masks of this message
+        self._asked = {nodes[device]: device for device in messages}
+        return [train_message(content, nodes[device]) for device, content in messages.items()]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Absorb the answers that can be used, let the method adjust the masks."""
+        assert self._plan is not None, "configure_train comes first"
+        answers = {
+            self._asked[reply.metadata.src_node_id]: content_of(reply)
+            for reply in replies
+            if reply.has_content()
+        }
+        with one_thread():
+            updates, rejections = self.server.check(answers, self._plan)
+            for rejection in rejections:
+                log(WARNING, "device %d: %s", rejection.device, rejection.reason)
+            if not updates:
+                return None, None
+            loss = self.server.absorb(updates, self._plan)
+            self.server.adjust(self._plan)
+        bytes_up = sum(map(len, answers.values()))
+        return self.arrays(), MetricRecord(
+            {"train-loss": loss, "answers": len(updates), "bytes-up": bytes_up}
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: devices have no test data; give `start` an `evaluate_fn`."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing, as nothing was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Log what will be trained."""
+        for line in self.experiment.to_toml().splitlines():
+            log(INFO, "\t%s", line)

@@ -1,0 +1,37 @@
+"""What the devices of a run measured of themselves: a row for each."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from fedmef.finished_run import DeviceCosts, FinishedRun
+from fedmef.progress import human_bytes
+
+COLUMNS = ("device", "rounds", "seconds a round", "peak memory", "bytes down", "bytes up")
+
+
+def devices_table(run: FinishedRun) -> str:
+    """Mean seconds, highest peak of memory and all bytes; nothing for a run whose devices did not say."""
+    reports = sorted((report for record in run.rounds for report in record.device_reports), key=_device)
+    if not reports:
+        return ""
+    heads = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
+    rows = "".join(_row(device, list(rounds)) for device, rounds in groupby(reports, key=_device))
+    return f"""<p>What each device measured of itself. Memory is all that its process had resident at once,
+interpreter and libraries included; in a simulation a process stands for several devices.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Devices">
+<table class="devices"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"""
+
+
+def _row(device: int, rounds: Sequence[DeviceCosts]) -> str:
+    cells = (
+        str(len(rounds)),
+        f"{sum(report.seconds for report in rounds) / len(rounds):.2f}",
+        human_bytes(max(report.peak_memory for report in rounds)),
+        human_bytes(sum(report.bytes_down for report in rounds)),
+        human_bytes(sum(report.bytes_up for report in rounds)),
+    )
+    return f'<tr><th scope="row">{device}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _device(report: DeviceCosts) -> int:
+    return report.device

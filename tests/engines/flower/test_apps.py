@@ -1,0 +1,132 @@
+"""The two halves of an app and the strategy, on a Grid without a network, with the template's functions."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Context, Message, UserConfig
+from flwr.serverapp import ServerApp
+
+import fedmef
+from fedmef.engines.flower import FedMefStrategy, client_app, server_app
+from fedmef.engines.flower.apps import experiment_of
+from fedmef.engines.flower.translation import TRAIN, device_number
+from fedmef.errors import UserError
+from fedmef.flower_template.app.task import load_data, load_model
+from fedmef.methods import METHODS
+from fedmef.models import build_model
+from fedmef.run_directory import Run
+from fedmef.wire import MaskMemory
+from tests.engines.flower.loopback import Loopback, context
+
+CONFIG: UserConfig = {"devices": 2, "devices-per-round": 2, "rounds": 3, "adjust-every": 1, "local-epochs": 1}
+NODES: dict[int, int | None] = {9: 0, 5: 1}
+
+
+def run(app: ServerApp, config: UserConfig) -> None:
+    app(Loopback(dict(NODES), client_app(load_model, load_data), config), context(0, config))
+
+
+def strategy_state(config: UserConfig) -> dict[str, Any]:
+    experiment = experiment_of(config, load_model, load_data)
+    network = build_model(experiment.model, classes=10, channels=1, seed=experiment.seed)
+    strategy = FedMefStrategy(experiment, network)
+    grid = Loopback(dict(NODES), client_app(load_model, load_data), config)
+    result = strategy.start(grid, strategy.arrays(), num_rounds=experiment.rounds)
+    return dict(result.arrays.to_torch_state_dict())
+
+
+def test_the_app_writes_an_ordinary_run_and_the_strategy_gives_the_same_bits(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(server_app(load_model, load_data), {**CONFIG, "out": str(out)})
+    directory = Run.open(out)
+    assert [record["adjusted"] for record in directory.metrics] == [False, True, False]
+    assert [len(record["device_reports"]) for record in directory.metrics] == [2, 2, 2]
+    assert isinstance(fedmef.load(out), torch.nn.Module)
+    state, strategy = directory.model_state(), strategy_state(CONFIG)
+    assert state.keys() == strategy.keys()
+    assert all(torch.equal(state[name], strategy[name]) for name in state)
+
+
+def test_our_bytes_are_those_that_flower_counts_within_two_percent(tmp_path: Path) -> None:
+    config: UserConfig = {**CONFIG, "out": str(tmp_path / "run")}
+    devices = client_app(load_model, load_data)
+    counted = {"down": 0, "up": 0}
+
+    def count(message: Message, context: Context) -> Message:
+        reply = devices(message, context)
+        if message.metadata.message_type == TRAIN:
+            for way, sent in (("down", message), ("up", reply)):
+                # What Flower's `message_size_mod` adds up.
+                counted[way] += sum(record.count_bytes() for record in sent.content.values())
+        return reply
+
+    server_app(load_model, load_data)(Loopback(dict(NODES), count, config), context(0, config))
+    summary = Run.open(tmp_path / "run").summary
+    assert summary["bytes_down"] <= counted["down"] <= 1.02 * summary["bytes_down"]
+    assert summary["bytes_up"] <= counted["up"] <= 1.02 * summary["bytes_up"]
+
+
+def test_an_app_goes_on_with_its_run_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    run(server_app(load_model, load_data), {**CONFIG, "out": str(whole)})
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 1:
+            raise RuntimeError("power cut")
+
+    config: UserConfig = {**CONFIG, "out": str(stopped), "resume": True}
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmef.engines.flower.apps._tell", stop)
+        with pytest.raises(RuntimeError, match="power cut"):
+            run(server_app(load_model, load_data), config)
+    with pytest.raises(UserError, match=r"seed = 7: .* was begun with 0"):
+        run(server_app(load_model, load_data), {**config, "seed": 7})
+    run(server_app(load_model, load_data), config)
+    assert len(Run.open(stopped).metrics) == 3
+    assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_device_that_lost_its_masks_costs_a_round_and_gets_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memories = {device: tmp_path / f"memory-{device}" for device in (0, 1)}
+    monkeypatch.setattr(
+        "fedmef.engines.flower.apps.mask_memory",
+        lambda _, context: MaskMemory(memories[device_number(context)]),
+    )
+
+    def forget(record: dict[str, Any]) -> None:
+        if record["round"] == 0:
+            shutil.rmtree(memories[1])
+
+    monkeypatch.setattr("fedmef.engines.flower.apps._tell", forget)
+    out = tmp_path / "run"
+    run(server_app(load_model, load_data), {**CONFIG, "rounds": 4, "adjust-every": 5, "out": str(out)})
+    records = Run.open(out).metrics
+    answered = [[report["device"] for report in record["device_reports"]] for record in records]
+    assert answered == [[0, 1], [0], [0, 1], [0, 1]]
+    whole, both, _, values = (record["bytes_down"] for record in records)
+    assert both == values < whole
+    down = [report["bytes_down"] for report in records[2]["device_reports"]]
+    assert down == [values / 2, whole / 2]
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_the_strategy_runs_every_method(method: str) -> None:
+    strategy_state({**CONFIG, "method": method, "rounds": 2, "adjust-until": 2})
+
+
+def test_a_setting_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UserError, match="did you mean 'sparsity'"):
+        experiment_of({"sparsty": 0.5}, load_model, load_data)
+
+
+def test_ray_can_take_the_device_half() -> None:
+    from ray import cloudpickle
+
+    assert len(cloudpickle.dumps(client_app(load_model, load_data))) < 10_000  # type: ignore[no-untyped-call]
