@@ -88,7 +88,7 @@ def every_setting(batch: int) -> list[Candidate]:
         for s_m in plan.PREFERENCES["sparsity"]
         for s_a in plan.PREFERENCES["activation_sparsity"]
         for dtype in plan.PREFERENCES["cache_dtype"]
-        for size in (batch, batch // 2, batch // 4)
+        for size in (batch, batch // 2, batch // 4, batch // 8)
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: 
         best.batch_size,
     )
     assert found.needed == needs(best)
-    assert len(measured) <= 10  # of 120
+    assert len(measured) <= 10  # of 160
 
 
 def test_a_fixed_knob_stays() -> None:
@@ -120,7 +120,7 @@ def test_a_fixed_knob_stays() -> None:
 
 
 def test_a_plan_that_cannot_be_says_what_the_lightest_setting_needs() -> None:
-    with pytest.raises(UserError, match="even the lightest setting needs 12"):
+    with pytest.raises(UserError, match="even the lightest setting needs 11"):
         chosen(5, batch_size=64)
     with pytest.raises(UserError, match="--device-memory 96MB"):
         plan_memory(Experiment(), SHAPE, 10)
