@@ -89,7 +89,7 @@ def test_an_update_above_the_norm_bound_is_rejected_and_named(tmp_path: Path) ->
     assert "above max_update_norm = 1000" in rejected["reason"]
 
 
-ATTACK: dict[str, Any] = {"rounds": 30, "evaluate_every": 30, "engine": "inline"}
+ATTACK: dict[str, Any] = {"rounds": 30, "evaluate_every": 30, "engine": "processes", "workers": 2}
 
 
 @pytest.fixture(scope="module")
