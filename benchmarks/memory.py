@@ -3,6 +3,9 @@
 Activations are what a forward pass leaves for the backward pass, by PyTorch's own allocator; parameters and
 gradients are counted after a backward pass. Nothing is estimated. Ratios are to the plain network.
 
+Then the peak of a whole training step (FedMef's with its adjustment), in tensors and in resident memory, from
+a process of its own: `fedmef.costs.measure_step`.
+
     python benchmarks/memory.py [--batch 64] [--json] [--plot FILE.png]
 """
 
@@ -15,7 +18,8 @@ import torch
 from torch import nn
 
 from fedmef import sparsify
-from fedmef.costs import bytes_kept_for_backward, bytes_of_state
+from fedmef.costs import StepCost, bytes_kept_for_backward, bytes_of_state, measure_step
+from fedmef.experiment import make_experiment
 from fedmef.models import build_model
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))
@@ -48,6 +52,33 @@ def measure(network: str, stem: str, batch: int) -> list[Measurement]:
         Measurement(name, variant, bytes_kept_for_backward(model, images), bytes_of_state(model, images))
         for variant, model in models.items()
     ]
+
+
+def measure_peaks(batch: int) -> dict[str, dict[str, StepCost]]:
+    """A step's cost by network and method."""
+    return {
+        f"{network}, {stem} stem": {
+            method: measure_step(
+                make_experiment({"method": method, "model": network, "stem": stem, "batch_size": batch}),
+                (3, 32, 32),
+                10,
+            )
+            for method in ("fedavg", "fedmef")
+        }
+        for network, stem in CASES
+    }
+
+
+def print_peaks(peaks: dict[str, dict[str, StepCost]]) -> None:
+    print(f"\n{'network':28}{'method':10}{'peak':>10}{'ratio':>8}{'resident':>12}{'ratio':>8}{'a step':>10}")
+    for network, costs in peaks.items():
+        dense = costs["fedavg"]
+        for method, cost in costs.items():
+            print(
+                f"{network:28}{method:10}{cost.peak / 1e6:>7.1f} MB{cost.peak / dense.peak:>8.3f}"
+                f"{cost.peak_resident / 1e6:>9.1f} MB{cost.peak_resident / dense.peak_resident:>8.3f}"
+                f"{cost.seconds:>8.2f} s"
+            )
 
 
 def plot(rows: list[Measurement], batch: int, file: Path) -> None:
@@ -87,8 +118,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw a picture (needs matplotlib)")
     arguments = parser.parse_args()
     rows = [row for case in CASES for row in measure(*case, arguments.batch)]
+    peaks = measure_peaks(arguments.batch)
     if arguments.json:
-        print(json.dumps([asdict(row) for row in rows]))
+        steps = {
+            network: {method: asdict(cost) for method, cost in costs.items()}
+            for network, costs in peaks.items()
+        }
+        print(json.dumps({"kept": [asdict(row) for row in rows], "steps": steps}))
     else:
         header = f"{'network':28}{'variant':22}{'activations':>14}{'ratio':>8}"
         print(f"{header}{'parameters + gradients':>26}{'ratio':>8}")
@@ -100,6 +136,7 @@ def main() -> None:
                 f"{row.network:28}{row.variant:22}{row.activations / 1e6:>11.1f} MB{kept:>8.3f}"
                 f"{row.parameters_and_gradients / 1e6:>23.1f} MB{state:>8.3f}"
             )
+        print_peaks(peaks)
     if arguments.plot:
         plot(rows, arguments.batch, arguments.plot)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmef import cli
+from fedmef import Experiment, cli
 
 QUICK = [
     "--width",
@@ -87,6 +87,14 @@ def test_a_file_and_options_make_an_experiment(
         (["run", "nowhere.toml"], "nowhere.toml"),
         (["run", "--no-such-option"], "--no-such-option"),
         (["run", "--resume", "nowhere"], "nowhere"),
+        (["run", "--device-memory", "96"], "device_memory = '96'"),
+        (["run", "--device-memory", "0MB"], "device_memory = '0MB'"),
+        (["run", "--device-memory", "-1MB"], "device_memory = '-1MB'"),
+        (["run", "--device-memory", "abc"], "device_memory = 'abc'"),
+        (["plan"], "--device-memory 96MB"),
+        (["plan", "--device-memory", "64MB", "--image-shape", "32x32"], "image_shape = '32x32'"),
+        (["plan", "--device-memory", "64MB", "--image-shape", "0x32x32"], "image_shape = '0x32x32'"),
+        (["plan", "--device-memory", "64MB", "--model", "resnet81"], "did you mean 'resnet18'"),
         (["evaluate", "nowhere"], "nowhere"),
         (["data", "mnist"], "unknown dataset 'mnist'"),
         (["data", "cifar10", "--no-download", "--data-dir", "empty"], "cifar10"),
@@ -351,3 +359,66 @@ def test_the_help_of_compare_is_success(
     code, printed, _ = invoke(["compare", "--help"], capsys, monkeypatch)
     assert code == 0
     assert all(option in printed for option in ("--methods", "--seeds", "--sparsities", "--csv", "--alpha"))
+
+
+def test_a_device_that_cannot_fit_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedmef.costs import limit
+
+    monkeypatch.setattr(limit, "_once", lambda experiment, shape, classes: 1000 * experiment.batch_size)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", *QUICK, "--batch-size", "16", "--device-memory", "10kB"]
+    code, printed, errors = invoke(arguments, capsys, monkeypatch)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert "needs 16.0 kB" in errors
+    assert "batch_size = 10 (10.0 kB)" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_is_a_ranked_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedmef.costs import limit
+
+    def needs(experiment: Experiment, shape: object, classes: int) -> int:
+        return round(1e6 * experiment.batch_size * (1 - experiment.sparsity))
+
+    monkeypatch.setattr(limit, "_once", needs)
+    arguments = ["plan", "--image-shape", "3x32x32", "--batch-size", "64", "--device-memory", "10MB"]
+    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    assert "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32 --batch-size 16" in printed
+    code, printed, _ = invoke([*arguments, "--json", "--sparsity", "0.9"], capsys, monkeypatch)
+    ranked = json.loads(printed)["ranked"]
+    chosen = [row for row in ranked if row["chosen"]]
+    assert [(row["sparsity"], row["batch_size"], row["needed"]) for row in chosen] == [(0.9, 64, 6_400_000)]
+
+
+def test_faults_come_from_an_option_and_a_file_and_show_in_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[fault]]\nround = 0\ndevice = 1\nfault = "kill"\n')
+    out = tmp_path / "run"
+    arguments = ["run", *QUICK, "--devices-per-round", "4", "--rounds", "1", "--out", str(out)]
+    faults = ["--faults", "corrupt@0:2", "--fault-plan", str(plan)]
+    code, printed, _ = invoke([*arguments, *faults], capsys, monkeypatch)
+    assert code == 0
+    assert "1 lost, 1 rejected" in printed
+    assert 'faults = "corrupt@0:2,kill@0:1"' in (out / "config.toml").read_text()
+
+
+def test_a_resumed_run_names_what_was_changed_in_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    (tmp_path / "my.toml").write_text("rounds = 1\nextrusion = 0.25\n")
+    arguments = ["run", str(tmp_path / "my.toml"), *QUICK]
+    assert invoke([*arguments, "--out", str(out)], capsys, monkeypatch)[0] == 0
+    code, _, errors = invoke(["run", str(tmp_path / "my.toml"), "--resume", str(out)], capsys, monkeypatch)
+    assert code == 2
+    assert "width = 8 there, None here" in errors
+    code, printed, _ = invoke([*arguments, "--rounds", "2", "--resume", str(out)], capsys, monkeypatch)
+    assert code == 0
+    assert "2, " in printed

@@ -237,5 +237,5 @@ def test_a_broadcast_is_no_update_and_the_other_way_round() -> None:
 
 
 def test_a_file_is_no_message() -> None:
-    with pytest.raises(MessageError, match="version 1"):
+    with pytest.raises(MessageError, match="version 3"):
         decode_update(encode({}, HEADER), model())

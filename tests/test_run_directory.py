@@ -1,10 +1,12 @@
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment
 from fedmef.files import write_atomically
 from fedmef.run_directory import SUMMARY_FIELDS, Run
@@ -133,3 +135,76 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         write_atomically(file, "not bytes")  # type: ignore[arg-type]
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_in_a_run_from_elsewhere_cannot_lead_out_of_it(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.log({"round": 0})
+    run.write_checkpoint(STATE, 1)
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("metrics.jsonl", "tensorboard", "checkpoint-before.safetensors"):
+        (run.path / name).unlink(missing_ok=True)
+        (run.path / name).symlink_to(victim)
+        with pytest.raises(UserError, match="symbolic link"):
+            run.read_checkpoint()
+        with pytest.raises(UserError, match="symbolic link"):
+            Run.create(run.path, Experiment(), overwrite=True)
+        (run.path / name).unlink()
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f".file.{os.getpid()}").symlink_to(victim)
+    write_atomically(tmp_path / "file", b"new")
+    assert victim.read_text() == "precious"
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_what_a_killed_process_left_is_no_obstacle_and_goes(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / ".config.toml.4711").write_text("rou")
+    run = Run.create(path, Experiment())
+    (path / ".checkpoint.safetensors.4711").write_text("half")
+    assert run.read_checkpoint() is None
+    assert sorted(file.name for file in path.iterdir()) == ["config.toml", "metrics.jsonl"]
+
+
+def test_a_file_that_is_far_too_large_is_not_read_into_memory(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    with (run.path / "config.toml").open("r+b") as file:
+        file.truncate(2**30)
+    with pytest.raises(UserError, match="larger than"):
+        Run.open(run.path)
+
+
+def test_a_full_disk_is_a_failure_that_leaves_the_last_checkpoint_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    run.log({"round": 0})
+    run.write_checkpoint(STATE, 1)
+    run.log({"round": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        writes: tuple[Callable[[], None], ...] = (
+            lambda: run.write_checkpoint({"values": torch.zeros(2)}, 2),
+            lambda: run.log({"round": 2}),
+            lambda: run.finish(STATE, RESULT),
+        )
+        for write in writes:
+            with pytest.raises(FedmefError, match=r"No space left on device.*--resume") as failure:
+                write()
+            assert failure.value.exit_code == 1
+    checkpoint = run.read_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint[1] == 1
+    assert torch.equal(checkpoint[0]["values"], STATE["values"])
+    assert not run.finished

@@ -2,7 +2,8 @@
 
 import sys
 import traceback
-from typing import Annotated, cast
+import warnings
+from typing import Annotated, TextIO, cast
 
 import typer
 
@@ -11,6 +12,7 @@ from fedmef.commands.compare import compare
 from fedmef.commands.cost import cost
 from fedmef.commands.examine import data, evaluate
 from fedmef.commands.flower import flower
+from fedmef.commands.plan import plan
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
 from fedmef.commands.run import run
@@ -25,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compare, reproduce, cost, report, evaluate, data):
+for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
     app.command()(command)
 app.add_typer(flower, name="flower")
 
@@ -50,6 +52,7 @@ def main() -> None:
     """Run the command line: 0 is success, 1 a failure, 2 a user's mistake; one line says what went wrong."""
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
+    warnings.showwarning = _show_warning
     try:
         code = app(arguments, standalone_mode=False)
     except USAGE_ERROR as error:
@@ -59,6 +62,18 @@ def main() -> None:
     except Exception as error:
         code = _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1, debug)
     sys.exit(code)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """One line, without the place in the code; `--debug` is for that."""
+    typer.echo(f"fedmef: {message}", err=True)
 
 
 def _failed(message: str, code: int, debug: bool) -> int:

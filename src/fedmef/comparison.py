@@ -1,18 +1,22 @@
 """A comparison: several methods on the same data and partition, a run for each seed, a row for all seeds."""
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedmef import federation, preparation
+from fedmef.checkpoints import has_checkpoint
 from fedmef.data import Dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
-from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.experiment import Experiment, make_experiment
 from fedmef.finished_run import read_finished
 from fedmef.methods import find_method
-from fedmef.run_directory import CHECKPOINT, CONFIG, SUMMARY, Record, Run
+from fedmef.resuming import RESUMABLE_FIELDS, changed_fields
+from fedmef.run_directory import CONFIG, SUMMARY, Record, Run
+from fedmef.stopping import stop_on_signals
 
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
@@ -87,7 +91,7 @@ class PlannedRun:
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.found is not None and self.found.finished
+        return self.found is not None and _is_done(self.found, self.experiment)
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def plan_runs(
     pending = [
         experiment
         for name, experiment in experiments.items()
-        if (run := found[name]) is None or not run.finished
+        if (run := found[name]) is None or not _is_done(run, experiment)
     ]
     if pending:
         _check_writable(out)
@@ -167,20 +171,23 @@ def plan_runs(
 def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None) -> list[Run | Failure]:
     """Do what is left to do, one run after the other."""
     outcomes: list[Run | Failure] = []
-    for planned in plan:
-        try:
-            outcomes.append(_carry_out_one(planned, watch))
-        except FedmefError as error:
-            outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
-        except Exception as error:  # a user's own method may raise anything; the other runs go on
-            reason = f"{type(error).__name__}: {error}"
-            outcomes.append(Failure(planned.path, planned.experiment, reason, error))
-        except KeyboardInterrupt:
-            but = " without --overwrite" if planned.overwrite else ""
-            raise Interrupted(
-                f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
-                f"{len(plan)} runs finished; the same command{but} goes on with it"
-            ) from None
+    with stop_on_signals() as stop:
+        for planned in plan:
+            try:
+                stop.check("between two runs")
+                outcomes.append(_carry_out_one(planned, watch))
+            except FedmefError as error:
+                outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
+            except Exception as error:  # a user's own method may raise anything; the other runs go on
+                reason = f"{type(error).__name__}: {error}"
+                outcomes.append(Failure(planned.path, planned.experiment, reason, error))
+            except KeyboardInterrupt as error:
+                but = " without --overwrite" if planned.overwrite else ""
+                raise Interrupted(
+                    f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
+                    f"{len(plan)} runs finished; the same command{but} goes on with it",
+                    error.signal_number if isinstance(error, Interrupted) else signal.SIGINT,
+                ) from None
     return outcomes
 
 
@@ -191,8 +198,8 @@ def _carry_out_one(planned: PlannedRun, watch: ComparisonWatcher | None) -> Run:
         watch.run_begins(planned.path.name)
     round_done = watch.round_done if watch is not None else None
     if planned.found is not None:
-        machine = planned.experiment.model_dump(include=set(MACHINE_FIELDS))
-        return federation.resume(planned.path, machine, dataset=planned.dataset, watch=round_done)
+        changes = planned.experiment.model_dump(include=set(RESUMABLE_FIELDS))
+        return federation.resume(planned.path, changes, dataset=planned.dataset, watch=round_done)
     return federation.run(
         planned.experiment,
         planned.path,
@@ -202,6 +209,10 @@ def _carry_out_one(planned: PlannedRun, watch: ComparisonWatcher | None) -> Run:
     )
 
 
+def _is_done(run: Run, experiment: Experiment) -> bool:
+    return run.finished and run.experiment.rounds == experiment.rounds
+
+
 def _check_writable(out: Path) -> None:
     nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
@@ -209,16 +220,15 @@ def _check_writable(out: Path) -> None:
 
 
 def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | None:
-    if overwrite or not any((path / name).is_file() for name in (SUMMARY, CHECKPOINT)):
+    if overwrite or not ((path / SUMMARY).is_file() or has_checkpoint(path)):
         Run.check_free(path, overwrite=overwrite)
         return None
     run = Run.open(path)
-    there, asked = run.experiment.model_dump(), experiment.model_dump()
-    different = [
-        f"{field} = {there[field]} there, {asked[field]} here"
-        for field in asked
-        if field not in MACHINE_FIELDS and there[field] != asked[field]
-    ]
+    # A longer run of the same schedule goes on with a shorter one; a schedule that follows from the number
+    # of rounds would be another.
+    longer = experiment.adjust_until is not None and experiment.rounds >= run.experiment.rounds
+    allowed = RESUMABLE_FIELDS if longer else RESUMABLE_FIELDS - {"rounds"}
+    different = changed_fields(run.experiment, experiment, allowed)
     if different:
         raise UserError(
             f"{path} holds another experiment ({'; '.join(different)}); "

@@ -56,6 +56,11 @@ class Row:
     warning: str
 
     @property
+    def label(self) -> str:
+        """`fedmef, alpha 0.1`: its name where the sparsity stands beside it."""
+        return f"{self.method}, {self.variant}" if self.variant else self.method
+
+    @property
     def name(self) -> str:
         """`fedmef 0.9, alpha 0.1`, or `fedavg`."""
         sparse = f"{self.method} {self.sparsity:g}" if self.sparsity else self.method

@@ -51,7 +51,7 @@ def _cells(row: Row, size: float, unit: str) -> dict[str, str]:
     spread = "" if row.accuracy_std is None else f" ± {100 * row.accuracy_std:.2f}"
     asked = len(row.seeds) + len(row.failed_seeds)
     values = (
-        f"{row.method}, {row.variant}" if row.variant else row.method,
+        row.label,
         f"{row.sparsity:g}" if row.sparsity else "dense",
         "failed" if row.accuracy is None else f"{100 * row.accuracy:.2f}{spread}",
         "-" if row.best_accuracy is None else f"{100 * row.best_accuracy:.2f}",

@@ -1,5 +1,6 @@
 """What fedmef raises: a user's mistake, or a failure of the work itself."""
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -16,8 +17,16 @@ class UserError(FedmefError, ValueError):
     exit_code = 2
 
 
+class FedmefWarning(UserWarning):
+    """Something is not as it should be, and the work goes on."""
+
+
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a run: says how to go on with it."""
+    """Ctrl-C, or another signal to stop, in the middle of a run: says how to go on with it."""
+
+    def __init__(self, message: str, signal_number: int = signal.SIGINT) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -198,7 +198,7 @@ def _take(tensors: dict[str, Tensor], name: str) -> Tensor:
 def _read_plan(header: Header) -> Plan:
     try:
         plan = Plan(**header["plan"])
-        numbers = (plan.round, plan.learning_rate, plan.adjustment_rate)
+        numbers = (plan.round, plan.attempt, plan.learning_rate, plan.adjustment_rate)
         sensible = type(plan.round) is int and all(
             number >= 0 and math.isfinite(number) for number in numbers
         )

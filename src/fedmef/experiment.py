@@ -4,14 +4,27 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from fedmef.aggregation import Aggregation
+from fedmef.byte_sizes import parse_bytes
 from fedmef.errors import UserError, unknown_name
+from fedmef.faults import Faults
+from fedmef.files import read_bounded
 from fedmef.wire import Rule
 
+MAXIMUM_CONFIG_BYTES = 2**20
 CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -43,9 +56,6 @@ class Experiment(BaseModel):
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
     devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
-    deadline: float | None = Field(
-        default=None, gt=0, description="Seconds in which a device must answer (default: no limit)."
-    )
     partition: Literal["dirichlet", "iid"] = Field(
         default="dirichlet", description="How data spreads over devices."
     )
@@ -93,6 +103,40 @@ class Experiment(BaseModel):
         default="zero", description="First value of a grown weight: 0, or its filter's mean."
     )
 
+    deadline: float | None = Field(
+        default=None, gt=0, description="Seconds that a device may take for a round (default: any time)."
+    )
+    min_devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="A round needs so many usable updates (default: a third of devices_per_round).",
+    )
+    round_attempts: int = Field(
+        default=5, ge=1, description="How often a round is tried, with other devices, before the run stops."
+    )
+    max_update_norm: float | None = Field(
+        default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
+    )
+    aggregation: Aggregation = Field(
+        default="mean", description="How updates become one; a median or trimmed mean bears some liars."
+    )
+    trim: float = Field(
+        default=0.2, ge=0, lt=0.5, description="trimmed_mean: share of values left out at either end."
+    )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="Updates are scaled down to this norm (default: none is)."
+    )
+    noise_multiplier: float = Field(
+        default=0.0, ge=0, description="Client-level privacy: noise as a multiple of clip_norm."
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="Client-level privacy: its delta.")
+    faults: str = Field(
+        default="", description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02."
+    )
+    attackers: float = Field(
+        default=0.0, ge=0, lt=1, description="Injected: share of devices that scale their update."
+    )
+    attack_scale: float = Field(default=-10.0, description="Injected: the factor of the attackers.")
     wire_scheme: Rule = Field(
         default="auto", description="How masks travel: the smallest, by the paper's rule, or always the same."
     )
@@ -113,6 +157,10 @@ class Experiment(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."
     )
+    device_memory: Annotated[int | None, BeforeValidator(parse_bytes)] = Field(
+        default=None,
+        description="What a device's training may take above its libraries, such as 96MB: refused if more.",
+    )
     device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
     data_dir: Path | None = Field(
         default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
@@ -127,6 +175,12 @@ class Experiment(BaseModel):
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
         return None if folder is None else folder.expanduser().absolute()
 
+    @field_validator("faults")
+    @classmethod
+    def _faults_can_be_read(cls, faults: str) -> str:
+        Faults.parse(faults)
+        return faults
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
         if self.devices_per_round > self.devices:
@@ -134,7 +188,19 @@ class Experiment(BaseModel):
                 f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
                 "lower it or raise devices"
             )
+        if self.min_devices is not None and self.min_devices > self.devices_per_round:
+            raise ValueError(
+                f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
+                "lower it or raise devices_per_round"
+            )
         return self
+
+    @property
+    def fewest_devices(self) -> int:
+        """How many usable updates a round needs, as given or by default; a private one takes what comes."""
+        if self.noise_multiplier:
+            return 0
+        return -(-self.devices_per_round // 3) if self.min_devices is None else self.min_devices
 
     @property
     def last_adjustment(self) -> int:
@@ -156,7 +222,7 @@ class Experiment(BaseModel):
 
 
 # What a resumed or repeated run may change: where and how it runs, not what it computes.
-MACHINE_FIELDS = frozenset({"engine", "workers", "device", "data_dir"})
+MACHINE_FIELDS = frozenset({"engine", "workers", "device", "device_memory", "data_dir", "deadline"})
 
 
 def make_experiment(values: Mapping[str, Any]) -> Experiment:
@@ -173,7 +239,7 @@ def make_experiment(values: Mapping[str, Any]) -> Experiment:
 def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """An experiment from a TOML file, with some fields overridden."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

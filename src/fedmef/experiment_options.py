@@ -16,10 +16,15 @@ PANELS = {
     "local_epochs": "Local training",
     "sparsity": "Sparsity",
     "adjust_every": "Adjustment of masks",
+    "deadline": "Devices that fail",
+    "aggregation": "Robust and private aggregation",
+    "faults": "Injected faults",
     "wire_scheme": "Messages",
     "evaluate_every": "Evaluation and machine",
     "synthetic_size": "The synthetic data set",
 }
+
+METAVARS = {"device_memory": "SIZE"}
 
 
 def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +58,7 @@ def _option(name: str, field: Any, panel: str) -> inspect.Parameter:
         help=about if default is None else f"{about.removesuffix('.')} (default {default}).",
         rich_help_panel=panel,
         show_default=False,
-        metavar=None if isinstance(default, bool) else _metavar(field.annotation),
+        metavar=None if isinstance(default, bool) else METAVARS.get(name) or _metavar(field.annotation),
     )
     kind = bool if isinstance(default, bool) else str
     annotation = Annotated[kind | None, information]  # type: ignore[valid-type]

@@ -1,6 +1,7 @@
 """The loop: choose devices, send, collect, absorb, adjust, evaluate, log."""
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,17 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedmef.collection import collect
+from fedmef.costs.limit import check_device_memory
 from fedmef.data import Dataset
 from fedmef.engines import Engine, Fleet, prepared_model, start_engine
 from fedmef.errors import Interrupted, UserError
 from fedmef.evaluation import Score, evaluate
-from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.experiment import Experiment
 from fedmef.methods import build_method
 from fedmef.nn import sparse_layers
 from fedmef.preparation import build_fleet, check_names
-from fedmef.randomness import numpy_generator
+from fedmef.privacy import spent_epsilon
+from fedmef.resuming import resumed_experiment
 from fedmef.run_directory import Record, Run
 from fedmef.server import Server
+from fedmef.stopping import StopRequest, stop_on_signals
+from fedmef.update_checks import UpdateChecks
 
 Watcher = Callable[[Record], None]
 EngineStarter = Callable[[Fleet], Engine]
@@ -52,8 +58,9 @@ def run(
     path = Path(out) if out is not None else new_directory(experiment)
     fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
     Run.check_free(path, overwrite=overwrite)
-    with one_thread(), start(fleet) as engine:
-        return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch)
+    check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
+    with one_thread(), stop_on_signals() as stop, start(fleet) as engine:
+        return _federate(Run.create(path, experiment, overwrite=overwrite), fleet, engine, watch, stop)
 
 
 def resume(
@@ -66,19 +73,26 @@ def resume(
 ) -> Run:
     """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
 
-    `changes` may name another engine, device, number of workers or data folder, but not another experiment.
+    `changes` may name another number of rounds, engine, device, number of workers or data folder, but not
+    another experiment. More rounds follow a finished run too; its adjustments stay those of its first rounds.
     """
     directory = Run.open(Path(path))
-    changes = changes or {}
-    if fixed := sorted(changes.keys() - MACHINE_FIELDS):
-        raise UserError(f"{fixed[0]}: a resumed run can only change {', '.join(sorted(MACHINE_FIELDS))}")
-    directory.experiment = make_experiment({**directory.experiment.model_dump(), **changes})
-    if directory.finished:
+    experiment = resumed_experiment(directory.experiment, changes or {})
+    longer = experiment.rounds != directory.experiment.rounds
+    done = len(directory.metrics) if directory.finished else len(directory.finished_rounds())
+    if longer and experiment.rounds < done:
+        raise UserError(f"rounds = {experiment.rounds}: {directory.path} has done {done} rounds already")
+    if directory.finished and not longer:
         return directory
-    memory = Run.mask_memory(directory.path, directory.experiment)
-    fleet = build_fleet(directory.experiment, dataset, memory)
-    with one_thread(), start(fleet) as engine:
-        return _federate(directory, fleet, engine, watch)
+    fleet = build_fleet(experiment, dataset, Run.mask_memory(directory.path, experiment))
+    check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
+    if directory.finished:
+        directory.unfinish()
+    directory.experiment = experiment
+    if longer:
+        directory.write_config()
+    with one_thread(), stop_on_signals() as stop, start(fleet) as engine:
+        return _federate(directory, fleet, engine, watch, stop)
 
 
 def load(path: Path | str) -> nn.Module:
@@ -104,7 +118,7 @@ def evaluate_run(directory: Run) -> Score:
         return _evaluate(fleet.model, fleet)
 
 
-def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | None) -> Run:
+def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | None, stop: StopRequest) -> Run:
     experiment = directory.experiment
     classes, image_shape = fleet.dataset.classes, fleet.dataset.shape
     model = prepared_model(experiment, fleet.method, classes, image_shape[0])
@@ -112,40 +126,37 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
     if checkpoint := directory.read_checkpoint():
         state, first_round, ledger = checkpoint
         _load(model, state, directory)
-    server = Server(fleet.method, model)
+    checks = UpdateChecks(len(fleet.dataset.train), experiment.max_update_norm)
+    server = Server(fleet.method, model, checks)
     if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
         server.ledger.restore(ledger)
-    round_number = first_round
-    try:
-        for round_number in range(first_round, experiment.rounds):
+    for round_number in range(first_round, experiment.rounds):
+        stop.check(_how_to_resume(directory, f"stopped before round {round_number}"))
+        try:
             record = _round(round_number, server, engine, fleet)
             directory.log(record)
             directory.write_checkpoint(server.model.state_dict(), round_number + 1, server.ledger.state())
             if watch is not None:
                 watch(record)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"stopped in round {round_number}; 'fedmef run --resume {directory.path}' goes on with it"
-        ) from None
+        except KeyboardInterrupt as error:
+            number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
+            message = _how_to_resume(directory, f"stopped in round {round_number}")
+            raise Interrupted(message, number) from None
     summary = summarize(directory.metrics, server.model)
     summary |= {"classes": classes, "image_shape": list(image_shape)}
     directory.finish(server.model.state_dict(), summary)
     return directory
 
 
+def _how_to_resume(directory: Run, what: str) -> str:
+    return f"{what}; 'fedmef run --resume {directory.path}' goes on with it"
+
+
 def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> Record:
     experiment, started = fleet.experiment, time.perf_counter()
     plan = server.method.plan(round_number)
-    devices = choose_devices(experiment, round_number)
-
-    messages = server.broadcast(plan, devices)
-    answers: list[bytes] = []
-    for device, answer in engine.train(messages).items():
-        if isinstance(answer, bytes):
-            answers.append(answer)
-        else:
-            server.ledger.forget(device)  # whatever happened to it, it may have lost its masks
-    train_loss = server.absorb(answers, plan)
+    collected = collect(experiment, plan, server, engine)
+    train_loss = server.absorb(collected.updates, plan)
 
     comparable = plan.adjusts and not server.method.devices_adjust
     before = _evaluate(server.model, fleet) if comparable else None
@@ -159,11 +170,15 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "test_accuracy": score and score.accuracy,
         "test_loss": score.loss if score and math.isfinite(score.loss) else None,
         "learning_rate": plan.learning_rate,
-        "bytes_down": sum(map(len, messages.values())),
-        "bytes_up": sum(map(len, answers)),
+        "bytes_down": collected.bytes_down,
+        "bytes_up": collected.bytes_up,
         "seconds": time.perf_counter() - started,
-        "devices": devices,
-        "device_reports": [asdict(report) for report in engine.reports],
+        "devices": collected.devices,
+        "device_reports": [asdict(report) for report in collected.reports],
+        "lost": collected.lost,
+        "rejected": collected.rejected,
+        "attempts": collected.attempts,
+        "epsilon": spent_epsilon(experiment, round_number + 1),
         "active_weights": sum(server.active.values()),
         "adjusted": adjustment is not None and adjustment.exchanged > 0,
         "accuracy_before_adjustment": before and before.accuracy,
@@ -171,13 +186,6 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "exchanged_weights": adjustment and adjustment.exchanged,
         "dropped_magnitude": adjustment and adjustment.dropped_magnitude,
     }
-
-
-def choose_devices(experiment: Experiment, round_number: int) -> list[int]:
-    """The devices of a round, ascending."""
-    generator = numpy_generator(experiment.seed, "devices", round_number)
-    chosen = generator.choice(experiment.devices, experiment.devices_per_round, replace=False)
-    return sorted(chosen.tolist())
 
 
 def summarize(metrics: list[Record], model: nn.Module) -> Record:
@@ -193,6 +201,10 @@ def summarize(metrics: list[Record], model: nn.Module) -> Record:
         "bytes_down": sum(record["bytes_down"] for record in metrics),
         "bytes_up": sum(record["bytes_up"] for record in metrics),
         "seconds": sum(record["seconds"] for record in metrics),
+        "lost_updates": sum(len(record["lost"]) for record in metrics),
+        "rejected_updates": sum(len(record["rejected"]) for record in metrics),
+        "epsilon": metrics[-1]["epsilon"],
+        "repeated_attempts": sum(record["attempts"] - 1 for record in metrics),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "parameters_if_dense": sum(parameter.numel() for parameter in model.parameters())
         + sum(layer.geometry.size - layer.active_count for layer in layers.values()),

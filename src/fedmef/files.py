@@ -1,18 +1,54 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and files that are not larger than they should be."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from fedmef.errors import UserError
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write under a temporary name, flush to the disk, rename: a reader never sees a part."""
+
+def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
+    """Write under a temporary name, flush to the disk, rename: a reader never sees a part.
+
+    With `keep`, what `path` was before is there afterwards; at every moment one of the two is whole.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # never through a link that somebody left there
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and path.exists():
+            path.replace(keep)
         temporary.replace(path)
+        _flush_names(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def left_behind(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    """Temporary files of these names that a killed process could not remove."""
+    for name in names:
+        for file in folder.glob(f".{name}.*"):
+            if file.suffix[1:].isdecimal():
+                yield file
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """A file's content; a `UserError` for one that is larger than it can honestly be."""
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UserError(f"{path} is larger than {limit:,} bytes: it is damaged, or not what it says")
+    return content
+
+
+def _flush_names(folder: Path) -> None:
+    """Without this, a power cut may undo a rename that was done."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -42,6 +42,7 @@ class Summary(_Checked):
     classes: AtLeastOne
     image_shape: list[AtLeastOne] = Field(min_length=3, max_length=3)
     layers: dict[str, Layer] = {}
+    epsilon: Annotated[float, Field(ge=0)] | None = None
     fedmef: str = "unknown"
     torch: str = "unknown"
 
@@ -56,6 +57,13 @@ class DeviceCosts(_Checked):
     bytes_up: Count
 
 
+class Failed(_Checked):
+    """A device whose update was lost or rejected."""
+
+    device: Count
+    reason: Annotated[str, Field(max_length=1000)]
+
+
 class Round(_Checked):
     """What they use of a line of `metrics.jsonl`."""
 
@@ -66,6 +74,8 @@ class Round(_Checked):
     adjusted: bool
     accuracy_before_adjustment: Share | None
     accuracy_after_adjustment: Share | None
+    lost: list[Failed] = []
+    rejected: list[Failed] = []
     device_reports: list[DeviceCosts] = []
 
 

@@ -59,7 +59,7 @@ class LocalTraining:
         taken = self.steps(self._epochs_trained)
         self._epochs_trained += epochs
         for step in range(self.steps(self._epochs_trained) - taken):
-            images, labels = next(self._batches)
+            images, labels = self.last_batch = next(self._batches)
             if learning_rate is not None:
                 self._set_learning_rate(learning_rate(step))
             loss = F.cross_entropy(self.model(images), labels)
@@ -68,7 +68,6 @@ class LocalTraining:
             self.optimizer.step()
             self.optimizer.zero_grad()  # now, so that no gradient is alive during the next forward pass
             self.losses.append(loss.detach())
-            self.last_batch = images, labels
 
     def growth_scores(self, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         """The largest gradients at pruned positions, of the last batch with the weights as they are now."""

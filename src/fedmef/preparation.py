@@ -6,8 +6,9 @@ from fedmef.data import Dataset, Split, SyntheticImages, batches, load_dataset
 from fedmef.engines import Fleet
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment
-from fedmef.methods import build_method
+from fedmef.methods import Method, build_method
 from fedmef.models import find_builder
+from fedmef.privacy import check_private
 from fedmef.wire import MaskMemory
 
 
@@ -35,9 +36,26 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 def check_names(experiment: Experiment) -> None:
     """Raise `UserError` for a method, network or device that is not there, before data are looked for."""
-    build_method(experiment)
+    check_aggregation(build_method(experiment))
     find_builder(experiment.model, experiment.width, experiment.stem)
     check_device(experiment.device)
+
+
+def check_aggregation(method: Method) -> None:
+    """Raise `UserError` when a method cannot aggregate as asked: one that merges updates in its own way."""
+    experiment = method.experiment
+    asked = [
+        name
+        for name in ("aggregation", "clip_norm", "max_update_norm", "noise_multiplier")
+        if getattr(experiment, name) != Experiment.model_fields[name].default
+    ]
+    if asked and type(method).aggregate is not Method.aggregate:
+        raise UserError(
+            f"{asked[0]} and method = '{experiment.method}': this method merges updates in its own way, each "
+            "position over the devices that hold it, where a single liar may be alone; leave one of them out"
+        )
+    if experiment.noise_multiplier:
+        check_private(method)
 
 
 def check_fit(fleet: Fleet) -> None:

@@ -59,6 +59,11 @@ class RunProgress:
         if record["active_weights"]:
             parts.append(f"active weights {record['active_weights']:,}")
         parts.append(f"down {human_bytes(self._down)}, up {human_bytes(self._up)}")
+        if record.get("epsilon") is not None:
+            parts.append(f"ε {record['epsilon']:.2f}")
+        for failed in ("lost", "rejected"):
+            if record.get(failed):
+                parts.append(f"{len(record[failed])} updates {failed}")
         if record["adjusted"]:
             parts.append(f"adjusted {record['exchanged_weights']:,} weights")
         return " · ".join(parts)

@@ -1,7 +1,7 @@
 """A process's resident memory, and giving freed memory back to the system.
 
-glibc keeps most of what is freed, for the next allocation, and a heap full of holes stays resident: up to three
-times what is alive. A device with a memory limit hands larger blocks back at once instead.
+glibc keeps most of what is freed for the next allocation, and a heap full of holes stays resident: up to
+three times what is alive. A device with a memory limit hands larger blocks back at once instead.
 """
 
 import ctypes

@@ -1,23 +1,27 @@
 """The server: holds the global model, absorbs updates, lets the method adjust the masks."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
+from fedmef.aggregation import clipped
 from fedmef.errors import FedmefError
-from fedmef.exchange import decode_update, encode_broadcast
+from fedmef.exchange import encode_broadcast
 from fedmef.mask_ledger import MaskLedger
 from fedmef.methods import Adjustment, Method, Plan, Update
 from fedmef.nn import sparse_layers
+from fedmef.privacy import absorb_privately
+from fedmef.update_checks import Rejection, UpdateChecks, expected_weights
 
 
 class Server:
     """The only place where a run's model lives between rounds."""
 
-    def __init__(self, method: Method, model: nn.Module) -> None:
+    def __init__(self, method: Method, model: nn.Module, checks: UpdateChecks | None = None) -> None:
         self.method = method
         self.model = model
+        self.checks = checks or UpdateChecks()
         self.active = active_weights(model)
         self.ledger = MaskLedger(packed_masks(model))
         self._updates: list[Update] = []
@@ -37,17 +41,34 @@ class Server:
             messages |= dict.fromkeys(members, message)
         return {device: messages[device] for device in devices}
 
-    def absorb(self, answers: Sequence[bytes], plan: Plan) -> float:
-        """Make the devices' average the global model; returns their mean training loss."""
-        self._updates = sorted(
-            (decode_update(answer, self.model) for answer in answers), key=lambda update: update.device
-        )
-        for update in self._updates:
-            self._check(update, plan)
+    def check(self, answers: Mapping[int, bytes], plan: Plan) -> tuple[list[Update], list[Rejection]]:
+        """The devices' updates that can be used, in the order of devices, and those that cannot."""
+        checked = [
+            self.checks.accept(answers[device], device, self.method, self.model, plan)
+            for device in sorted(answers)
+        ]
+        updates = [update for update in checked if isinstance(update, Update)]
+        for update in updates:
             self.ledger.note(update.device)
-        self.method.aggregate(self.model, self._updates)
-        return sum(update.samples * update.loss for update in self._updates) / sum(
-            update.samples for update in self._updates
+        return updates, [rejection for rejection in checked if isinstance(rejection, Rejection)]
+
+    def missed(self, device: int) -> None:
+        """A device was lost or answered nonsense: nobody knows which masks it holds."""
+        self.ledger.forget(device)
+
+    def absorb(self, updates: Sequence[Update], plan: Plan) -> float:
+        """Make the average of checked updates the global model; returns their mean training loss."""
+        experiment, sent = self.method.experiment, expected_weights(self.method, self.model)
+        self._updates = sorted(updates, key=lambda update: update.device)
+        if experiment.noise_multiplier:
+            absorb_privately(self.model, self._updates, sent, experiment, plan.round)
+        else:
+            if experiment.clip_norm is not None:
+                self._updates = [clipped(update, sent, experiment.clip_norm) for update in self._updates]
+            self.method.aggregate(self.model, self._updates)
+        samples = sum(update.samples for update in updates)
+        return (
+            sum(update.samples * update.loss for update in self._updates) / samples if samples else math.nan
         )
 
     def adjust(self, plan: Plan) -> Adjustment | None:
@@ -65,24 +86,6 @@ class Server:
                 f"{self.active[changed]}; an adjustment must grow as many as it drops"
             )
         return adjustment
-
-    def _check(self, update: Update, plan: Plan) -> None:
-        """A wrong update would silently ruin the global model: stop instead."""
-        who = f"round {plan.round}: device {update.device}"
-        if update.samples < 1:
-            raise FedmefError(f"{who} says that it has {update.samples} samples")
-        withheld = self.method.withheld(self.model)
-        for name, tensor in self.model.state_dict().items():
-            if not tensor.is_floating_point() or name in withheld:
-                continue
-            sent = update.weights.get(name)
-            if sent is None or sent.shape != tensor.shape or sent.dtype != tensor.dtype:
-                raise FedmefError(f"{who} sent no {name} of shape {list(tensor.shape)}")
-            if not torch.isfinite(sent).all():
-                raise FedmefError(
-                    f"{who} sent weights that are not finite ({name}): its training diverged; "
-                    f"lower learning_rate (now {plan.learning_rate:g})"
-                )
 
 
 def packed_masks(model: nn.Module) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -251,3 +252,28 @@ def test_without_gradients_nothing_is_saved_and_the_result_is_the_same() -> None
         output = layer(images)
     assert seen == []
     assert torch.equal(output, layer(images))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 2, 20])
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_stand_ins_without_memory_are_never_read(
+    dtype: torch.dtype, batch: int, kernel: int, memory_format: torch.memory_format
+) -> None:
+    """PyTorch's kernel depends on all of these, and only some of them leave a stand-in alone."""
+    for groups, stride in ((1, 1), (1, 2), (4, 1)):
+        layer = SparseConv2d(
+            8, 8, kernel, stride, kernel // 2, groups=groups, bias=False, sparsity=0.5, dtype=dtype
+        )
+        images = torch.randn(batch, 8, 6, 6, dtype=dtype).contiguous(memory_format=memory_format)
+        weight, plain = layer.dense_weight().requires_grad_(), images.clone().requires_grad_()
+        images.requires_grad_()
+        layer(images).square().sum().backward()
+        plain_output = F.conv2d(plain, weight, None, stride, kernel // 2, 1, groups)
+        plain_output.square().sum().backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        torch.testing.assert_close(images.grad, plain.grad)
+        torch.testing.assert_close(
+            layer.values.grad, weight.grad.flatten()[layer.active_positions()], rtol=1e-4, atol=1e-4
+        )

@@ -7,6 +7,7 @@ that gives anything but a model, an update or an error of ours:
 """
 
 import random
+import re
 import resource
 import signal
 import struct
@@ -23,6 +24,7 @@ from fedmef.methods import Plan
 from fedmef.methods.base import Extras
 from fedmef.nn import GrowthScores, SparseConv2d, sparse_layers
 from fedmef.wire import MaskMemory, MaskMissingError, MessageError, decode, encode, mask_version
+from fedmef.wire.checksum import UNSET, stamp
 from fedmef.wire.sizes import SCHEMES
 
 SPARE_BYTES = 2**27
@@ -151,6 +153,14 @@ def resize_header(message: bytes, other: bytes, chance: random.Random) -> bytes:
     return struct.pack("<Q", length) + message[8:]
 
 
+def restamp(message: bytes) -> bytes:
+    """The message with the checksum that fits it, if there is still a place for one."""
+    unset, count = re.subn(
+        rb'(\\"checksum\\": \\")[0-9a-f]{32}', rb"\g<1>" + UNSET.encode(), message, count=1
+    )
+    return stamp(unset) if count else message
+
+
 def is_word(text: bytes, at: int) -> bool:
     return at < len(text) and (chr(text[at]).isalnum() or text[at] in b"._-")
 
@@ -168,6 +178,8 @@ def decode_mutations(count: int, seed: int, folder: Path) -> dict[str, int]:
     for _ in range(count):
         message, decoder = chance.choice(pool)
         changed = mutate(message, chance.choice(pool)[0], chance)
+        if chance.random() < 0.9:  # whoever means harm writes the right checksum
+            changed = restamp(changed)
         try:
             decoder(changed)
             outcomes["decoded"] += 1

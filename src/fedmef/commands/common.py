@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedmef.comparison import ComparisonWatcher, Failure, PlannedRun, carry_out
 from fedmef.errors import FedmefError, Interrupted
+from fedmef.faults import read_fault_plan
 from fedmef.progress import ComparisonProgress
 from fedmef.run_directory import Run
 
@@ -19,12 +20,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
 ]
+FaultPlan = Annotated[
+    Path | None,
+    typer.Option(
+        "--fault-plan",
+        metavar="FILE",
+        help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
+        rich_help_panel="Injected faults",
+    ),
+]
 
 
 class StoppedError(FedmefError):
-    """Ctrl-C: typer would swallow what a KeyboardInterrupt says."""
+    """Ctrl-C or SIGTERM: typer would swallow what a KeyboardInterrupt says."""
 
-    exit_code = 130  # what a shell expects
+    def __init__(self, interrupted: Interrupted) -> None:
+        super().__init__(str(interrupted))
+        self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
 
 
 def carry_out_shown(
@@ -37,7 +49,15 @@ def carry_out_shown(
         with ComparisonProgress(rounds, Console(stderr=True)) as progress:
             return carry_out(plan, watcher(progress))
     except Interrupted as error:
-        raise StoppedError(str(error)) from None
+        raise StoppedError(error) from None
+
+
+def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """The settings with a file's faults added to those of `--faults`."""
+    if file is None:
+        return dict(overrides)
+    faults = ",".join(filter(None, (overrides.get("faults"), read_fault_plan(file))))
+    return {**overrides, "faults": faults}
 
 
 def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
@@ -62,6 +82,17 @@ def noting(problems: list[str], what: str) -> Iterator[None]:
         problems.append(str(error))
     except OSError as error:
         problems.append(f"{what}: {error.strerror or error}")
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that says what is being waited for; give it the words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: None
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(f"{words} …")
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedmef.commands.common import (
     AsJson,
+    FaultPlan,
     Tensorboard,
     announce,
     carry_out_shown,
@@ -21,6 +22,7 @@ from fedmef.commands.common import (
     print_failures,
     raise_failures,
     reasons,
+    with_fault_plan,
 )
 from fedmef.commands.report import report_comparison
 from fedmef.comparison import DEFAULT_METHODS, Comparison, Failure, plan_runs
@@ -88,6 +90,7 @@ def compare(
     with_report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write a report into --out.")
     ] = True,
+    fault_plan: FaultPlan = None,
     tensorboard: Tensorboard = False,
     as_json: AsJson = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
@@ -98,6 +101,7 @@ def compare(
     """
     if tensorboard:
         check_tensorboard()
+    overrides = with_fault_plan(overrides, fault_plan)
     lists = {"method": methods, "seed": seeds, "sparsity": sparsities}
     for one, many in {"method": "methods", "seed": "seeds", "sparsity": "sparsities"}.items():
         if one in overrides and lists[one] is not None:

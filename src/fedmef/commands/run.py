@@ -8,7 +8,16 @@ import typer
 from rich.console import Console
 
 import fedmef
-from fedmef.commands.common import AsJson, StoppedError, Tensorboard, print_facts
+from fedmef.commands.common import (
+    AsJson,
+    FaultPlan,
+    StoppedError,
+    Tensorboard,
+    print_facts,
+    waiting,
+    with_fault_plan,
+)
+from fedmef.costs.limit import check_device_memory
 from fedmef.errors import UserError
 from fedmef.event_files import EventFiles, check_tensorboard
 from fedmef.experiment import make_experiment, read_experiment
@@ -16,6 +25,7 @@ from fedmef.experiment_options import with_experiment_options
 from fedmef.federation import new_directory
 from fedmef.preparation import check_names, open_dataset
 from fedmef.progress import RunProgress, human_bytes
+from fedmef.resuming import resumed_experiment
 from fedmef.run_directory import Record, Run
 
 
@@ -31,6 +41,7 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="Go on with this interrupted run instead.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
+    fault_plan: FaultPlan = None,
     tensorboard: Tensorboard = False,
     as_json: AsJson = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
@@ -41,14 +52,15 @@ def run(
     """
     if tensorboard:
         check_tensorboard()
+    overrides = with_fault_plan(overrides, fault_plan)
     if resume is not None:
-        if config or out or overwrite:
-            raise UserError(
-                "--resume goes on with a run where it is: leave CONFIG, --out and --overwrite out"
-            )
+        if out or overwrite:
+            raise UserError("--resume goes on with a run where it is: leave --out and --overwrite out")
         opened = Run.open(resume)
-        experiment = make_experiment({**opened.experiment.model_dump(), **overrides})
-        before = opened.finished_rounds()
+        if config:
+            overrides = read_experiment(config, overrides).model_dump()
+        experiment = resumed_experiment(opened.experiment, overrides)
+        before = opened.metrics if opened.finished else opened.finished_rounds()
     else:
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
         before = []
@@ -56,6 +68,8 @@ def run(
     check_names(experiment)
     dataset = open_dataset(experiment)  # before the bar, because it may show a progress of its own
     title = f"{experiment.method} on {experiment.dataset}"
+    with waiting() as tell:
+        check_device_memory(experiment, dataset.shape, dataset.classes, tell)
     path = resume or out or new_directory(experiment)
     events = EventFiles()
     events.begin(path)
@@ -72,7 +86,7 @@ def run(
             else:
                 finished = fedmef.run(experiment, path, dataset=dataset, overwrite=overwrite, watch=watch)
     except fedmef.Interrupted as error:
-        raise StoppedError(str(error)) from None  # typer would swallow what a KeyboardInterrupt says
+        raise StoppedError(error) from None
     finally:
         events.close()
     if tensorboard:
@@ -94,4 +108,9 @@ def _print_run(finished: Run, as_json: bool) -> None:
         "time": f"{summary['seconds']:.0f} s",
         "directory": str(finished.path),
     }
+    lost, rejected = (summary.get(f"{what}_updates", 0) for what in ("lost", "rejected"))
+    if lost or rejected:
+        facts["updates"] = f"{lost} lost, {rejected} rejected"
+    if summary.get("epsilon") is not None:
+        facts["privacy"] = f"ε = {summary['epsilon']:.2f} at δ = {finished.experiment.delta:g}, for a device"
     print_facts(facts, as_json=False)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -35,9 +35,9 @@ def bytes_kept_for_backward(model: nn.Module, images: Tensor, labels: Tensor | N
         twin(images[:2])  # tables that are made once are made here
         with _watched_allocator() as profiler:
             loss = F.cross_entropy(twin(images), labels)
-    kept = sum(int(event.self_cpu_memory_usage) for event in profiler.events() or ())
-    del loss
-    return kept
+    del loss  # not before the profiler has stopped
+    events: Any = profiler.events()  # type: ignore[no-untyped-call]
+    return sum(int(event.self_cpu_memory_usage) for event in events or ())
 
 
 def bytes_of_state(model: nn.Module, images: Tensor) -> int:
@@ -68,7 +68,7 @@ def peak_of_tensors(build: Callable[[], Built], work: Callable[[Built], object])
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())  # type: ignore[union-attr]
     alive = list(accumulate(event.nbytes() for event in events))  # what is no allocation has 0 bytes
     begins = next(index for index, event in enumerate(events) if event.name() == WORK_BEGINS)
-    return max(alive[begins:])
+    return int(max(alive[begins:]))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedmef.errors import FedmefError, UserError
@@ -18,9 +19,11 @@ class StepCost:
     """Bytes and seconds of a training step of one device.
 
     `peak` and `peak_resident` are the most of an ordinary round and of one that adjusts, where the method has
-    such rounds: its growth scores included. `peak` counts tensors, by PyTorch's own allocator. `peak_resident`
-    is the whole process above one that has imported the libraries and trained a toy, messages included, and
-    with freed memory given back to the system as a device with `device_memory` does.
+    such rounds: extrusion and growth scores included. `peak` counts tensors, by PyTorch's own allocator.
+    `peak_resident` is the whole process above one that has imported the libraries and trained a toy, messages
+    included, and with freed memory given back to the system as a device with `device_memory` does it.
+
+    The parts are not all alive at one moment, so that they may add up to more than `peak`.
 
     Attributes:
         parameters: parameters, masks and other buffers.
@@ -52,9 +55,12 @@ def measure_step(
     return StepCost(**_ask("step", experiment, image_shape, classes, steps))
 
 
-def measure_peak_resident(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
-    """`StepCost.peak_resident` alone, in a third of the time."""
-    return int(_ask("peak_resident", experiment, image_shape, classes, 1)["peak_resident"])
+def measure_device_memory(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
+    """Peak resident memory of a device from building its model to its last answer, in bytes.
+
+    Like `StepCost.peak_resident`, but with the building, which makes the dense network first.
+    """
+    return int(_ask("device_memory", experiment, image_shape, classes, 1)["device_memory"])
 
 
 def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: int) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: i
     # The worker finds what this process finds, a user's own modules included.
     surroundings = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(

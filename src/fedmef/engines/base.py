@@ -1,18 +1,42 @@
 """An engine carries messages: it brings a broadcast to devices and their answers back, nothing else."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
 from fedmef.engines.reports import DeviceReport
+from fedmef.errors import FedmefError
+from fedmef.wire import MaskMissingError
+
+LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A device that gave no answer, and why."""
+    """A device that gave no answer, and why.
+
+    Attributes:
+        traceback: of a device whose code raised an error: when all do, that is no fault but a bug.
+    """
 
     reason: str
+    traceback: str = ""
+
+    @classmethod
+    def by_raising(cls, device: int, error: Exception) -> "Lost":
+        """Call it where the error is caught."""
+        reason = str(error) if isinstance(error, FedmefError) else f"{type(error).__name__}: {error}"
+        prefix = "" if isinstance(error, FedmefError) else f"device {device} failed: "
+        # A device without its masks is no bug, even if none has them: it will be sent all of them.
+        trace = "" if isinstance(error, MaskMissingError) else traceback.format_exc()
+        return cls(f"{prefix}{reason}"[:LONGEST_REASON], trace)
+
+    @classmethod
+    def too_late(cls, deadline: float) -> "Lost":
+        """No answer within the deadline."""
+        return cls(f"no answer within the deadline of {deadline:g} s")
 
 
 class Engine(Protocol):
@@ -25,7 +49,10 @@ class Engine(Protocol):
     reports: list[DeviceReport]
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
-        """Bring each device its message; what each answers, in the order of the messages."""
+        """Bring each device its message; what each answers, in the order of the messages.
+
+        A device that raises, dies or takes longer than the experiment's `deadline` is `Lost`, and no other.
+        """
         ...
 
     def __enter__(self) -> Self: ...

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from fedmef.data import Dataset, dirichlet_partition, iid_partition
@@ -39,7 +40,18 @@ class Fleet:
     def train(self, device: int, message: bytes) -> bytes:
         """One device's round: bytes in, bytes out."""
         share = self.shares[device]
-        return Device(device, self.method, self.model, self.dataset, share, self.memory).train(message)
+        trained = Device(device, self.method, self.model, self.dataset, share, self.memory)
+        plan = trained.receive(message)
+        del message  # a device with little memory does not hold it while it trains
+        return trained.answer(plan)
+
+
+def warm_up() -> None:
+    """What PyTorch imports at its first step takes seconds: no device's deadline shall pay for it."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    weight.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
 
 
 def prepared_model(experiment: Experiment, method: Method, classes: int, channels: int) -> nn.Module:

@@ -4,6 +4,7 @@ A round, in order:
 
     server   plan(round)                       what the devices are asked to do
     device   train(local, plan)                local training; returns what goes up beside the weights
+    server   check(model, update, plan)        what an update must be before it may touch the model
     server   aggregate(model, updates)         the weighted average becomes the global model
     server   adjust(model, updates, plan)      in adjustment rounds: the masks change
 
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from fedmef.aggregation import Combine, combine_by, weighted_mean
+from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
 from fedmef.nn import GrowthScores, guard_batchnorm, sparse_layers
 from fedmef.sparsity import AdjustmentSchedule
@@ -33,11 +36,13 @@ class Plan:
         round: counted from 0.
         learning_rate: `η_r`.
         adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
+        attempt: how often the round was tried before, with other devices.
     """
 
     round: int
     learning_rate: float
     adjustment_rate: float = 0.0
+    attempt: int = 0
 
     @property
     def adjusts(self) -> bool:
@@ -71,6 +76,10 @@ class Update:
     extras: Extras
 
 
+class RejectedError(FedmefError):
+    """An update that must not touch the model; it is left out, and the others are used."""
+
+
 @dataclass(frozen=True)
 class Adjustment:
     """What an adjustment did, for the log."""
@@ -98,6 +107,7 @@ class Method:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.schedule = AdjustmentSchedule(experiment.adjust_every, experiment.last_adjustment)
+        self.combine = combine_by(experiment.aggregation, experiment.trim)
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """The network as this method trains it, from a plain dense one; server and devices both call it."""
@@ -125,13 +135,35 @@ class Method:
                     layer.values = nn.Parameter(layer.values.new_zeros(count))
         model.load_state_dict(state)
 
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """The server's half: raise `RejectedError` for an update that must not touch the model.
+
+        Names, shapes, types and finite numbers of the weights are checked already. A method whose devices
+        send something beside the weights overrides this to say what it must be.
+        """
+        expect_extras(update)
+
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The server's half: make the devices' average the global model."""
-        average_floats(model, updates, sample_weights(updates))
+        average_floats(model, updates, sample_weights(updates), combine=self.combine)
 
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
         return None
+
+
+def expect_extras(
+    update: Update,
+    growth: Collection[str] = (),
+    tensors: Collection[str] = (),
+    masks: Collection[str] = (),
+) -> None:
+    """Raise `RejectedError` when an update has other extras than those of these names."""
+    extras = update.extras
+    for sent, expected in ((extras.growth, growth), (extras.tensors, tensors), (extras.masks, masks)):
+        if different := sorted(sent.keys() ^ set(expected)):
+            what = "no" if different[0] in expected else "an unexpected"
+            raise RejectedError(f"device {update.device} sent {what} {different[0][:80]!r}")
 
 
 def sample_weights(updates: Sequence[Update]) -> list[float]:
@@ -142,17 +174,13 @@ def sample_weights(updates: Sequence[Update]) -> list[float]:
 
 @torch.no_grad()
 def average_floats(
-    model: nn.Module, updates: Sequence[Update], weights: Sequence[float], without: Collection[str] = ()
+    model: nn.Module,
+    updates: Sequence[Update],
+    weights: Sequence[float],
+    without: Collection[str] = (),
+    combine: Combine = weighted_mean,
 ) -> None:
     """Set every floating-point tensor of the model, but those named, to the devices' weighted mean."""
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and name not in without:
-            tensor.copy_(weighted_mean([update.weights[name] for update in updates], weights))
-
-
-def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """`Σ w_k x_k`, added up in double precision and in the order given."""
-    total = torch.zeros_like(tensors[0], dtype=torch.float64)
-    for tensor, weight in zip(tensors, weights, strict=True):
-        total.add_(tensor, alpha=weight)
-    return total.to(tensors[0].dtype)
+            tensor.copy_(combine([update.weights[name] for update in updates], weights))

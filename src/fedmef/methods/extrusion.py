@@ -17,7 +17,8 @@ class MarkedWeights:
     def __init__(self, model: nn.Module, counts: Mapping[str, int]) -> None:
         layers = sparse_layers(model)
         self.marked = [
-            (layers[name].values, smallest_magnitudes(layers[name].values.detach(), count))
+            # In 32 bits, and not as a part of all positions: this is alive during the whole round.
+            (layers[name].values, smallest_magnitudes(layers[name].values.detach(), count).int())
             for name, count in counts.items()
         ]
 

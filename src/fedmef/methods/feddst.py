@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedmef.errors import FedmefError
 from fedmef.local_training import LocalTraining
 from fedmef.methods.base import (
     Adjustment,
     Extras,
     Plan,
+    RejectedError,
     Update,
     average_floats,
+    expect_extras,
     sample_weights,
 )
 from fedmef.methods.fedtiny import FedTiny
@@ -37,6 +38,13 @@ class FedDST(FedTiny):
         local.fit(epochs / 2)
         layers = sparse_layers(local.model)
         return Extras(masks={name: layer.mask for name, layer in layers.items()})
+
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """In adjustment rounds every update has its own masks, with as many ones as the server's."""
+        layers = sparse_layers(model) if plan.adjusts else {}
+        expect_extras(update, masks=layers)
+        for name, layer in layers.items():
+            _positions(update, name, layer)
 
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """The average; weights whose masks the devices have changed wait for `adjust`."""
@@ -90,10 +98,10 @@ def average_over_holders(
 def _positions(update: Update, name: str, layer: SparseConv2d) -> Tensor:
     mask = update.extras.masks.get(name)
     if mask is None:
-        raise FedmefError(f"device {update.device} sent no mask of {name}")
+        raise RejectedError(f"device {update.device} sent no mask of {name}")
     positions = active_positions(mask, layer.geometry.size)
     if positions.numel() != update.weights[f"{name}.values"].numel():
-        raise FedmefError(f"device {update.device} sent a mask of {name} that does not fit its values")
+        raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
     return positions
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedmef.local_training import LocalTraining
 from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
-from fedmef.methods.growth import adjustment_counts, drop_and_grow_from_averages
+from fedmef.methods.growth import adjustment_counts, check_growth, drop_and_grow_from_averages
 from fedmef.methods.sparse_network import sparse_network
 
 
@@ -32,6 +32,16 @@ class FedTiny(Method):
             return Extras()
         return Extras(growth=local.growth_scores(adjustment_counts(local.model, plan.adjustment_rate)))
 
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """In adjustment rounds every update has its gradients."""
+        check_growth(model, update, plan.adjustment_rate)
+
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
         """Drop `ξ_l` weights of every layer and grow as many."""
-        return drop_and_grow_from_averages(model, updates, plan.adjustment_rate, self.experiment.grow_init)
+        return drop_and_grow_from_averages(
+            model,
+            updates,
+            plan.adjustment_rate,
+            self.experiment.grow_init,
+            votes=self.experiment.aggregation != "mean",
+        )

@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedmef.errors import FedmefError
-from fedmef.methods.base import Adjustment, Update, sample_weights
+from fedmef.methods.base import Adjustment, RejectedError, Update, expect_extras, sample_weights
 from fedmef.nn import GrowthScores, SparseConv2d, sparse_layers
 from fedmef.sparsity import adjustment_count, drop_and_grow, smallest_magnitudes
 
@@ -32,15 +31,19 @@ def average_scores(scores: Sequence[GrowthScores], weights: Sequence[float]) -> 
 
 
 def drop_and_grow_from_averages(
-    model: nn.Module, updates: Sequence[Update], rate: float, grow_init: GrowInit
+    model: nn.Module, updates: Sequence[Update], rate: float, grow_init: GrowInit, *, votes: bool = False
 ) -> Adjustment:
-    """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients."""
+    """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients.
+
+    With `votes`, every device's gradients of a layer count alike, whatever its samples or their size.
+    """
     layers = sparse_layers(model)
-    weights = sample_weights(updates)
+    weights = [1.0 / len(updates)] * len(updates) if votes else sample_weights(updates)
     exchanged, dropped_magnitude = 0, 0.0
     for name, wanted in adjustment_counts(model, rate).items():
         layer = layers[name]
-        scores = average_scores([_checked_scores(update, name, layer) for update in updates], weights)
+        sent = [_checked_scores(update, name, layer) for update in updates]
+        scores = average_scores([_vote(score) for score in sent] if votes else sent, weights)
         candidates, gradients = scores.positions.to(layer.mask.device), scores.gradients.to(layer.mask.device)
         positions, values = layer.active_positions(), layer.values.detach()
         dropped = smallest_magnitudes(values, min(wanted, candidates.numel()))
@@ -56,6 +59,11 @@ def drop_and_grow_from_averages(
     return Adjustment(exchanged, dropped_magnitude / exchanged if exchanged else None)
 
 
+def _vote(scores: GrowthScores) -> GrowthScores:
+    """The same gradients with norm 1."""
+    return GrowthScores(scores.positions, torch.nn.functional.normalize(scores.gradients, dim=0))
+
+
 def _filter_means(positions: Tensor, values: Tensor, layer: SparseConv2d) -> Tensor:
     """The mean weight of every filter, 0 for a filter without any."""
     filters = positions // layer.geometry.filter_size
@@ -63,17 +71,27 @@ def _filter_means(positions: Tensor, values: Tensor, layer: SparseConv2d) -> Ten
     return torch.segment_reduce(values, "sum", lengths=lengths) / lengths.clamp(min=1)
 
 
+def check_growth(model: nn.Module, update: Update, rate: float) -> None:
+    """Raise `RejectedError` unless an update has scores of the layers that exchange weights, and no more."""
+    layers, counts = sparse_layers(model), adjustment_counts(model, rate)
+    expect_extras(update, growth=counts)
+    for name, wanted in counts.items():
+        sent = _checked_scores(update, name, layers[name]).positions.numel()
+        if sent > wanted:
+            raise RejectedError(f"device {update.device} sent {sent} growth scores of {name}, not {wanted}")
+
+
 def _checked_scores(update: Update, name: str, layer: SparseConv2d) -> GrowthScores:
-    """A device's scores of a layer; wrong ones would silently grow the wrong weights: stop instead."""
+    """A device's scores of a layer; wrong ones would silently grow the wrong weights."""
     who = f"device {update.device}"
     scores = update.extras.growth.get(name)
     if scores is None or scores.positions.shape != scores.gradients.shape or scores.positions.ndim != 1:
-        raise FedmefError(f"{who} sent no growth scores of {name}")
+        raise RejectedError(f"{who} sent no growth scores of {name}")
     positions = scores.positions
-    if not torch.isfinite(scores.gradients).all():
-        raise FedmefError(f"{who} sent gradients of {name} that are not finite: its training diverged")
+    if scores.gradients.dtype != layer.values.dtype or not torch.isfinite(scores.gradients).all():
+        raise RejectedError(f"{who} sent gradients of {name} that are not finite: its training diverged")
     if (positions.diff() <= 0).any() or ((positions < 0) | (positions >= layer.geometry.size)).any():
-        raise FedmefError(f"{who} sent positions of {name} that are not ascending or out of range")
+        raise RejectedError(f"{who} sent positions of {name} that are not ascending or out of range")
     if torch.isin(positions, layer.active_positions().to(positions.device)).any():
-        raise FedmefError(f"{who} sent a growth score of {name} for a weight that is active")
+        raise RejectedError(f"{who} sent a growth score of {name} for a weight that is active")
     return scores

@@ -12,13 +12,21 @@ counts multiply-adds, where the paper times a device.
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from fedmef.errors import FedmefError
 from fedmef.local_training import LocalTraining
-from fedmef.methods.base import Adjustment, Extras, Plan, Update, sample_weights, weighted_mean
+from fedmef.methods.base import (
+    Adjustment,
+    Extras,
+    Plan,
+    RejectedError,
+    Update,
+    expect_extras,
+    sample_weights,
+)
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.nn import SparseConv2d, sparse_layers
 
@@ -43,14 +51,23 @@ class PruneFL(FedTiny):
         tensors |= {f"{name}.time": torch.tensor(float(value)) for name, value in times.items()}
         return Extras(tensors=tensors)
 
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """In adjustment rounds every update has the importances."""
+        layers = prunable_layers(model) if plan.adjusts else {}
+        expect_extras(
+            update, tensors=[f"{name}.{part}" for name in layers for part in ("importance", "time")]
+        )
+        for name, layer in layers.items():
+            _received(update, name, layer)
+
     def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
         """Of all prunable layers together, keep the positions of largest `g² / t`."""
         layers, weights = prunable_layers(model), sample_weights(updates)
         ratios = {}
         for name, layer in layers.items():
             sent = [_received(update, name, layer) for update in updates]
-            importance = weighted_mean([importance for importance, _ in sent], weights)
-            ratios[name] = importance / sent[0][1]
+            importance = self.combine([importance for importance, _ in sent], weights)
+            ratios[name] = importance / median(time for _, time in sent)  # all send the same, but liars
         chosen = choose_positions(ratios, sum(layer.active_count for layer in layers.values()))
         lost = [_reassign(layers[name], positions) for name, positions in chosen.items()]
         dropped = torch.cat(lost)
@@ -118,10 +135,16 @@ def layer_times(layers: dict[str, SparseConv2d]) -> Iterator[dict[str, int]]:
 def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, float]:
     importance = update.extras.tensors.get(f"{name}.importance")
     time = update.extras.tensors.get(f"{name}.time")
-    if importance is None or time is None or importance.shape != (layer.geometry.size,) or time.numel() != 1:
-        raise FedmefError(f"device {update.device} sent no importance of {name}")
-    if not torch.isfinite(importance).all() or float(time) < 1:
-        raise FedmefError(f"device {update.device} sent importances of {name} that make no sense")
+    if importance is None or time is None or importance.shape != (layer.geometry.size,) or time.shape:
+        raise RejectedError(f"device {update.device} sent no importance of {name}")
+    kinds = (importance.dtype, time.dtype) == (torch.float32, torch.float32)
+    if (
+        not kinds
+        or not torch.isfinite(importance).all()
+        or (importance < 0).any()
+        or not 1 <= float(time) < 1e9
+    ):
+        raise RejectedError(f"device {update.device} sent importances of {name} that make no sense")
     return importance, float(time)
 
 

@@ -18,8 +18,9 @@ def sparse_network(
 ) -> nn.Module:
     """`sparsify` with the experiment's settings; `sparsity` replaces the experiment's own if given.
 
-    The same seed gives every method the same masks and the same initial weights. ReLU's bit instead of a
-    whole tensor is a part of SAP: methods that do not prune activations keep them as their papers do.
+    The network is used up. The same seed gives every method the same masks and the same initial weights.
+    ReLU's bit instead of a whole tensor is a part of SAP: methods that do not prune activations keep them as
+    their papers do.
     """
     return sparsify(
         network,
@@ -34,4 +35,5 @@ def sparse_network(
         scaling=experiment.scaling,
         affine=experiment.affine and normalize,
         compact_activations=prune_activations,
+        consume=True,
     )

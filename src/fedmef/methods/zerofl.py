@@ -10,9 +10,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedmef.errors import FedmefError
 from fedmef.local_training import LocalTraining
-from fedmef.methods.base import Extras, Method, Plan, Update, average_floats, sample_weights
+from fedmef.methods.base import (
+    Extras,
+    Method,
+    Plan,
+    RejectedError,
+    Update,
+    average_floats,
+    expect_extras,
+    sample_weights,
+)
 from fedmef.methods.feddst import average_over_holders
 from fedmef.methods.sparse_network import sparse_network
 from fedmef.nn import SparseConv2d, dense_by_default, sparse_layers
@@ -69,6 +77,15 @@ class ZeroFL(Method):
         """The weights that go up masked."""
         return frozenset(f"{name}.values" for name in swat_layers(model))
 
+    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+        """Every update has the largest weights, and says which they are."""
+        layers = swat_layers(model)
+        expect_extras(update, tensors=[f"{name}.sent" for name in layers], masks=layers)
+        for name, layer in layers.items():
+            positions, _ = _received(update, name, layer)
+            if positions.numel() > self._sent_count(layer):
+                raise RejectedError(f"device {update.device} sent too many weights of {name}")
+
     def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         """Masked weights: the average over the devices that sent a position; unsent ones stay as they are."""
         weights = sample_weights(updates)
@@ -92,10 +109,10 @@ def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, T
     mask = update.extras.masks.get(name)
     values = update.extras.tensors.get(f"{name}.sent")
     if mask is None or values is None:
-        raise FedmefError(f"device {update.device} sent no weights of {name}")
+        raise RejectedError(f"device {update.device} sent no weights of {name}")
     positions = active_positions(mask, layer.geometry.size)
     if positions.shape != values.shape:
-        raise FedmefError(f"device {update.device} sent a mask of {name} that does not fit its values")
-    if not torch.isfinite(values).all():
-        raise FedmefError(f"device {update.device} sent weights of {name} that are not finite")
+        raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
+    if values.dtype != layer.values.dtype or not torch.isfinite(values).all():
+        raise RejectedError(f"device {update.device} sent weights of {name} that are not finite")
     return positions, values

@@ -165,7 +165,6 @@ class _SparseConvolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         values, mask, gain, *kept = ctx.saved_tensors
-        weight = SparseWeight(values, mask, ctx.geometry, gain)
         grad_input = grad_values = grad_gain = grad_bias = None
         # One after the other: the restored input and the dense gradient are gone before the dense weight and
         # the gradient for the input come. Each needs only the shape of what the other one works on.
@@ -173,12 +172,15 @@ class _SparseConvolution(torch.autograd.Function):
             restored = _kept_input(kept, ctx.input_shape, grad_output.dtype)
             dense_gradient = _weight_gradient(grad_output, restored, ctx.geometry).to(values.dtype)
             del restored
+        weight = SparseWeight(values, mask, ctx.geometry, gain)
+        if kept:
             grad_values, grad_gain = weight.backward(dense_gradient)
             if ctx.observe_growth is not None:
                 ctx.observe_growth(weight.pruned_gradient(dense_gradient))
             del dense_gradient
         if ctx.needs_input_grad[0]:
             dense = weight.dense().to(grad_output.dtype)
+            del weight
             grad_input = _input_gradient(grad_output, ctx.input_shape, dense, ctx.geometry)
         if ctx.has_bias and ctx.needs_input_grad[4]:
             grad_bias = grad_output.sum((0, 2, 3))
@@ -226,7 +228,7 @@ def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> boo
         geometry.groups,
     )
     plain = input.is_contiguous() or weight.is_contiguous()  # else it is copied to their layout
-    return plain and backend == torch._C._ConvBackend.Mkldnn
+    return plain and backend.name == "Mkldnn"
 
 
 def _without_storage(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def sparsify(
     scaling: Scaling = "filter",
     affine: bool = False,
     compact_activations: bool = True,
+    consume: bool = False,
 ) -> nn.Module:
     """Make a network really sparse, in place, and return it.
 
@@ -67,6 +68,8 @@ def sparsify(
         gamma, scaling, affine: see `SparseConv2d`.
         compact_activations: ReLU and pooling keep a bit or a byte an element for the backward pass, or
             nothing, instead of whole tensors; what they compute stays the same.
+        consume: let go of each dense weight as soon as its sparse layer is there, for a device that cannot
+            hold both networks; an error then leaves the model without weights.
 
     Raises:
         UserError: names what cannot be converted, and what to do about it.
@@ -106,7 +109,8 @@ def sparsify(
         if normalize and name != classifier:
             _check_living(name, layer, mask, sparsity)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
-        replacements[name] = _sparse(layer, mask, **cache, **({} if name == classifier else normalization))
+        options = cache | ({} if name == classifier else normalization)
+        replacements[name] = _sparse(layer, mask, options, consume)
 
     normalized = replacements.keys() - {classifier} if normalize else set()
     for name, feeding in graph.feeds.items():
@@ -210,11 +214,15 @@ def _initial_mask(
     return random_mask(_weight(layer).numel(), count, generator)
 
 
-def _sparse(layer: nn.Module, mask: torch.Tensor, **options: Any) -> SparseConv2d:
+def _sparse(layer: nn.Module, mask: torch.Tensor, options: dict[str, Any], consume: bool) -> SparseConv2d:
     if isinstance(layer, nn.Conv2d):
-        return SparseConv2d.from_conv2d(layer, mask, **options)
-    assert isinstance(layer, nn.Linear)
-    return SparseLinear.from_linear(layer, mask, **options)
+        sparse = SparseConv2d.from_conv2d(layer, mask, **options)
+    else:
+        assert isinstance(layer, nn.Linear)
+        sparse = SparseLinear.from_linear(layer, mask, **options)
+    if consume:
+        _weight(layer).data = torch.empty(0)
+    return sparse
 
 
 def _compact_activations(

@@ -49,5 +49,5 @@ def _row(group: Group) -> str:
         "–" if estimated is None else f"{estimated.step_flops:.2e}".replace("e+", "e"),
     )
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    method = escape(row.method)
+    method = escape(row.label)
     return f'<tr><th scope="row" class="text" title="{method}">{method}</th>{numbers}</tr>'

@@ -84,5 +84,5 @@ def _row(group: Group, dense: Group | None, memory_size: float, traffic_size: fl
         "–" if row.seconds is None else human_time(row.seconds),
     )
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-    name = escape(f"{row.method}, {row.variant}" if row.variant else row.method)
+    name = escape(row.label)
     return f'<tr><th scope="row" class="text" title="{name}">{name}</th>{numbers}</tr>'

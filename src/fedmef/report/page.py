@@ -10,6 +10,7 @@ from fedmef.comparison_summary import unnamed_differences
 from fedmef.finished_run import FinishedRun
 from fedmef.report.cost_table import cost_table
 from fedmef.report.devices import devices_table
+from fedmef.report.failures import failures_section
 from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
@@ -54,6 +55,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 {_notes(groups, left_out)}
 </section>
 {figures}{_section(COSTS, costs)}
+{failures_section(runs)}
 <section aria-labelledby="runs">
 <h2 id="runs">Runs</h2>
 <p>Each run’s configuration, the command that repeats it, and what its devices measured.</p>
@@ -156,6 +158,10 @@ def _run(run: FinishedRun) -> str:
     experiment, summary = run.experiment, run.summary
     sparsity = f", sparsity {run.sparsity:g}" if run.sparsity else ""
     title = f"{experiment.method}{sparsity}, seed {experiment.seed}"
+    epsilon = summary.epsilon
+    private = (
+        "" if epsilon is None else f"Private for a device: ε = {epsilon:.2f} at δ = {experiment.delta:g}. "
+    )
     command = f"fedmef run {shlex.quote(str(run.directory.path / CONFIG))}"
     return f"""<details>
 <summary><span>{escape(title)}</span>
@@ -163,7 +169,7 @@ def _run(run: FinishedRun) -> str:
 <p>Repeat it: <code>{escape(command)}</code></p>
 <pre tabindex="0">{escape(experiment.to_toml())}</pre>
 {devices_table(run)}
-<p class="facts">fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
+<p class="facts">{private}fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """
 

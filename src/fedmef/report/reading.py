@@ -8,7 +8,7 @@ from fedmef.errors import UserError
 from fedmef.experiment import MACHINE_FIELDS
 from fedmef.finished_run import FinishedRun, read_finished
 from fedmef.methods import METHODS
-from fedmef.run_directory import CHECKPOINT, CONFIG, METRICS, MODEL, SUMMARY
+from fedmef.run_directory import FILES
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _read(path: Path) -> FinishedRun:
 
 
 def _looks_like_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in (CONFIG, METRICS, SUMMARY, CHECKPOINT, MODEL))
+    return any((path / name).is_file() for name in FILES)
 
 
 def _place_in_table(run: FinishedRun) -> tuple[object, ...]:

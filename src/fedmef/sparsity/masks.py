@@ -27,7 +27,7 @@ def pack_bits(bits: Tensor) -> Tensor:
         flat = torch.cat([flat, flat.new_zeros(8 - remainder)])
     if flat.storage_offset() % 8:
         flat = flat.clone()
-    return ((flat.view(torch.int64) * _GATHER_BITS) >> 56).to(torch.uint8)
+    return (flat.view(torch.int64) * _GATHER_BITS).bitwise_right_shift_(56).to(torch.uint8)
 
 
 def unpack_bits(packed: Tensor, size: int) -> Tensor:
@@ -53,7 +53,9 @@ def mask_from_positions(positions: Tensor, size: int) -> Tensor:
 
 def random_mask(size: int, count: int, generator: torch.Generator) -> Tensor:
     """A packed mask of exactly `count` ones, every choice equally likely."""
-    return mask_from_positions(torch.randperm(size, generator=generator)[:count], size)
+    # The same permutation in 32 bits: of a large layer this is the most that building a network takes.
+    kind = torch.int32 if size < 2**31 else torch.int64
+    return mask_from_positions(torch.randperm(size, generator=generator, dtype=kind)[:count].long(), size)
 
 
 def magnitude_mask(weight: Tensor, count: int) -> Tensor:

@@ -2,10 +2,11 @@
 
 from fedmef.wire.errors import MaskMissingError, MessageError, ValueRangeError
 from fedmef.wire.mask_memory import MaskMemory, mask_version
-from fedmef.wire.messages import Header, decode, encode
+from fedmef.wire.messages import MAXIMUM_BYTES, Header, decode, encode
 from fedmef.wire.sizes import Rule, Scheme, choose_scheme, scheme_bits
 
 __all__ = [
+    "MAXIMUM_BYTES",
     "Header",
     "MaskMemory",
     "MaskMissingError",

@@ -14,10 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedmef.wire.checksum import UNSET, is_intact, stamp
 from fedmef.wire.errors import MessageError
 
-FILE_VERSION = 1
-MESSAGE_VERSION = 2
+FILE_VERSION = 3
+MESSAGE_VERSION = 4
 MAXIMUM_BYTES = 2**32
 MAXIMUM_HEADER_BYTES = 2**20
 
@@ -26,7 +27,10 @@ Header = dict[str, Any]
 
 def encode(tensors: Mapping[str, Tensor], header: Header, version: int = FILE_VERSION) -> bytes:
     """Pack tensors and a JSON-able header. The same content gives the same bytes."""
-    metadata = {"fedmef": json.dumps({"version": version, **header}, sort_keys=True, allow_nan=False)}
+    if reserved := header.keys() & {"version", "checksum"}:
+        raise ValueError(f"the header's {min(reserved)} is written here")
+    known = {"version": version, "checksum": UNSET, **header}
+    metadata = {"fedmef": json.dumps(known, sort_keys=True, allow_nan=False)}
     contents: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -35,7 +39,7 @@ def encode(tensors: Mapping[str, Tensor], header: Header, version: int = FILE_VE
             content = content.clone()
         seen.add(content.untyped_storage().data_ptr())
         contents[name] = content
-    return bytes(save(contents, metadata))
+    return stamp(bytes(save(contents, metadata)))
 
 
 def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Tensor], Header]:
@@ -47,6 +51,8 @@ def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Tenso
     if len(message) > MAXIMUM_BYTES:
         raise MessageError(f"a message of {len(message)} bytes is larger than the limit of {MAXIMUM_BYTES}")
     header = _read_header(message, version)
+    if not is_intact(message, str(header.pop("checksum", None))):
+        raise MessageError("the checksum does not fit: the message was damaged on its way, or is not whole")
     try:
         return load(message), header
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:

@@ -6,7 +6,7 @@ from typing import Self
 
 from fedmef.engines.base import Lost
 from fedmef.engines.flower.nodes import Nodes
-from fedmef.engines.flower.translation import content_of, report_of, train_message
+from fedmef.engines.flower.translation import content_of, lost_of, report_of, train_message
 from fedmef.engines.reports import DeviceReport
 
 
@@ -42,9 +42,9 @@ class FlowerEngine:
                 answers[device] = content_of(reply)
                 self.reports.append(report_of(reply, device, len(content)))
             elif reply is not None:
-                answers[device] = Lost(reply.error.reason or "its node reported an error")
+                answers[device] = lost_of(reply)
             elif device in sent:
-                answers[device] = Lost(f"no answer within {self._deadline:g} s")
+                answers[device] = Lost.too_late(self._deadline) if self._deadline else Lost("no answer")
             else:
                 answers[device] = Lost("its node is not connected")
         return answers

@@ -10,7 +10,7 @@ evaluation.
 """
 
 from collections.abc import Iterable
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -18,10 +18,11 @@ from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 from torch import nn
 
+from fedmef.collection import choose_devices
 from fedmef.engines.flower.nodes import Nodes
 from fedmef.engines.flower.translation import content_of, train_message
 from fedmef.experiment import Experiment
-from fedmef.federation import choose_devices, one_thread
+from fedmef.federation import one_thread
 from fedmef.methods import Plan, build_method
 from fedmef.server import Server, packed_masks
 
@@ -42,6 +43,7 @@ class FedMefStrategy(Strategy):
         self.server = Server(method, method.prepare(network))
         self._plan: Plan | None = None
         self._nodes: Nodes | None = None
+        self._asked: dict[int, int] = {}  # the device that each node of this round is
 
     def arrays(self) -> ArrayRecord:
         """The global model as it is, sparse, for `start` and for evaluations."""
@@ -61,23 +63,31 @@ class FedMefStrategy(Strategy):
         nodes = self._nodes.of(devices)
         messages = self.server.broadcast(self._plan, [device for device in devices if device in nodes])
         for device in messages:
-            self.server.ledger.forget(device)  # until it answers: then it has the masks of this message
+            self.server.missed(device)  # until it answers: then it has the masks of this message
+        self._asked = {nodes[device]: device for device in messages}
         return [train_message(content, nodes[device]) for device, content in messages.items()]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Absorb the answers, let the method adjust the masks."""
+        """Absorb the answers that can be used, let the method adjust the masks."""
         assert self._plan is not None, "configure_train comes first"
-        answers = [content_of(reply) for reply in replies if reply.has_content()]
-        if not answers:
-            return None, None
+        answers = {
+            self._asked[reply.metadata.src_node_id]: content_of(reply)
+            for reply in replies
+            if reply.has_content()
+        }
         with one_thread():
-            loss = self.server.absorb(answers, self._plan)
+            updates, rejections = self.server.check(answers, self._plan)
+            for rejection in rejections:
+                log(WARNING, "device %d: %s", rejection.device, rejection.reason)
+            if not updates:
+                return None, None
+            loss = self.server.absorb(updates, self._plan)
             self.server.adjust(self._plan)
-        bytes_up = sum(map(len, answers))
+        bytes_up = sum(map(len, answers.values()))
         return self.arrays(), MetricRecord(
-            {"train-loss": loss, "answers": len(answers), "bytes-up": bytes_up}
+            {"train-loss": loss, "answers": len(updates), "bytes-up": bytes_up}
         )
 
     def configure_evaluate(

@@ -7,8 +7,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
+from fedmef.engines.base import Lost
 from fedmef.engines.reports import DeviceReport, measured
 from fedmef.errors import FedmefError, UserError
+from fedmef.faults import InjectedFault
 
 TRAIN, WHICH_DEVICE = "train.round", "query.device"
 STYPE = "fedmef.safetensors"
@@ -49,13 +51,24 @@ def train_reply(message: Message, device: int, train: Callable[[int, bytes], byt
     """A device's round: its answer and what it measured of itself, or why it has none."""
     try:
         answer, report = measured(train, device, content_of(message))
+    except InjectedFault as fault:
+        return _failure(Lost(str(fault)), message)
     except Exception as error:  # whatever a device's code raises costs its own update only
         log(ERROR, "device %d failed", device, exc_info=error)
-        reason = str(error) if isinstance(error, FedmefError) else f"{type(error).__name__}: {error}"
-        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-        return Message(Error(code, f"device {device} failed: {reason}"), reply_to=message)
+        return _failure(Lost.by_raising(device, error), message)
     costs = MetricRecord({"seconds": report.seconds, "peak-memory": report.peak_memory})
     return Message(RecordDict({"fedmef": _array(answer), "costs": costs}), reply_to=message)
+
+
+def _failure(lost: Lost, message: Message) -> Message:
+    code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code, f"{lost.reason}\0{lost.traceback}"), reply_to=message)
+
+
+def lost_of(reply: Message) -> Lost:
+    """Why a node gave no answer; what is not from us has no traceback."""
+    reason, _, trace = (reply.error.reason or "its node reported an error").partition("\0")
+    return Lost(reason, trace)
 
 
 def content_of(message: Message) -> bytes:

@@ -1,0 +1,69 @@
+"""What the accounting itself costs, as a share of a run's time: the bar is 2 %.
+
+Accounting is what a run does only to know and to check its costs: counting active weights in the masks,
+checking updates, writing each round's line with its bytes, the summary. Evaluation and checkpoints are not.
+
+    python benchmarks/accounting.py
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fedmef
+from fedmef import Experiment, federation, server
+from fedmef.run_directory import Run
+
+CASES = {
+    "digits, small CNN": Experiment(rounds=6, engine="inline"),
+    "32x32, ResNet18 width 16": Experiment(
+        dataset="synthetic",
+        synthetic_train=640,
+        synthetic_test=100,
+        model="resnet18",
+        width=16,
+        devices=4,
+        devices_per_round=2,
+        local_epochs=1,
+        rounds=6,
+        batch_size=32,
+        engine="inline",
+    ),
+}
+ACCOUNTING: tuple[tuple[Any, str], ...] = (
+    (federation, "summarize"),
+    (server, "active_weights"),
+    (server.Server, "_check"),
+    (Run, "log"),
+)
+
+
+def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
+    def wrapper(*arguments: Any, **options: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*arguments, **options)
+        finally:
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
+
+    return wrapper
+
+
+def main() -> None:
+    spent: dict[str, float] = {}
+    for owner, name in ACCOUNTING:
+        setattr(owner, name, timed(getattr(owner, name), name, spent))
+    for case, experiment in CASES.items():
+        spent.clear()
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            fedmef.run(experiment, Path(folder) / "run")
+            total = time.perf_counter() - started
+        parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in spent.items())
+        print(f"{case:28}{sum(spent.values()) / total:>8.2%} of {total:.1f} s ({parts})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A memory limit that holds: refuses, before training, an experiment whose device does not fit.
+
+What a device needs is measured, and so is every remedy that the error names.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+from fedmef.costs.step import Shape, measure_device_memory
+from fedmef.errors import UserError
+from fedmef.experiment import Experiment
+from fedmef.progress import human_bytes
+
+SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
+BATCH_TRIES = 4
+
+Tell = Callable[[str], None]  # what is being measured now, for a person who waits
+
+
+def silent(message: str) -> None:
+    """Tell nobody."""
+
+
+def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell: Tell = silent) -> None:
+    """Raise `UserError` when a device needs more than `device_memory`, naming each knob that brings it in."""
+    limit = experiment.device_memory
+    if limit is None:
+        return
+    tell("measuring what a device needs")
+    needed = needed_memory(experiment, shape, classes)
+    if needed <= limit:
+        return
+    problem = (
+        f"device_memory = {human_bytes(limit)}: a device of this experiment needs {human_bytes(needed)} "
+        "(measured)"
+    )
+    measure = partial(_changed, experiment, shape, classes, tell)
+    remedies = {
+        "batch_size": _largest_batch(experiment.batch_size, needed, limit, measure),
+        "activation_sparsity": _first_fitting(
+            "activation_sparsity", _above(experiment.activation_sparsity), limit, measure
+        ),
+        "sparsity": _first_fitting("sparsity", _above(experiment.sparsity), limit, measure),
+        "cache_dtype": _first_fitting(
+            "cache_dtype", ["fp16"] if experiment.cache_dtype == "fp32" else [], limit, measure
+        ),
+    }
+    found = [
+        f"{name} = {remedy[0]} ({human_bytes(remedy[1])})" for name, remedy in remedies.items() if remedy
+    ]
+    if not found:
+        raise UserError(
+            f"{problem}, and no single knob brings it in; take a smaller model or width, or let "
+            "'fedmef plan' change several at once"
+        )
+    others = [name for name, remedy in remedies.items() if not remedy]
+    rest = f"; {', '.join(others)} cannot alone" if others else ""
+    raise UserError(f"{problem}; {' or '.join(found)} brings it in{rest}")
+
+
+def _above(current: float) -> list[float]:
+    return [value for value in SPARSITIES if value > current]
+
+
+Remedy = tuple[Any, int] | None  # the knob's value and what a device then needs
+
+
+def _largest_batch(now: int, needed: int, limit: int, measure: Callable[..., int | None]) -> Remedy:
+    """The largest batch that fits: memory is nearly linear in it, so a line predicts; measuring decides."""
+    if now == 1 or (least := measure("batch_size", 1)) is None or least > limit:
+        return None
+    small, fits = 1, least
+    large, too_much = now, needed
+    for _ in range(BATCH_TRIES):
+        slope = max(1.0, (too_much - fits) / (large - small))
+        guess = min(large - 1, small + int((limit - fits) / slope))
+        if guess <= small:
+            break
+        bytes_needed = measure("batch_size", guess)
+        if bytes_needed is not None and bytes_needed <= limit:
+            small, fits = guess, bytes_needed
+            if limit - fits < slope:
+                break
+        else:
+            large, too_much = guess, bytes_needed or too_much
+    return small, fits
+
+
+def _first_fitting(
+    name: str, values: Sequence[Any], limit: int, measure: Callable[..., int | None]
+) -> Remedy:
+    """The first of values, ordered from heavy to light, that fits; found by halving."""
+    low, high, found = 0, len(values) - 1, None
+    middle = high  # the lightest first: when it does not fit, none does
+    while low <= high:
+        needed = measure(name, values[middle])
+        if needed is not None and needed <= limit:
+            found, high = (values[middle], needed), middle - 1
+        elif middle == len(values) - 1:
+            return None
+        else:
+            low = middle + 1
+        middle = (low + high) // 2
+    return found
+
+
+def _changed(
+    experiment: Experiment, shape: Shape, classes: int, tell: Tell, name: str, value: Any
+) -> int | None:
+    """What a device needs with one knob changed; None when the network does not allow it."""
+    tell(f"measuring {name} = {value}")
+    try:
+        return needed_memory(experiment.model_copy(update={name: value}), shape, classes)
+    except UserError:  # a sparsity that leaves a layer without weights, for example
+        return None
+
+
+def needed_memory(experiment: Experiment, shape: Shape, classes: int) -> int:
+    """What a device needs, measured once for each configuration and process."""
+    unlimited = {"device_memory": None, "device": "cpu", "data_dir": None}
+    return _once(experiment.model_copy(update=unlimited), tuple(shape), classes)
+
+
+@cache
+def _once(experiment: Experiment, shape: Shape, classes: int) -> int:
+    return measure_device_memory(experiment, shape, classes)

@@ -1,0 +1,115 @@
+"""The most accurate setting that fits a device's memory, by measured peak rather than by formula.
+
+Training every candidate is out of the question, so that "most accurate" is an order of preference, from what
+costs most accuracy to what costs least (the evidence is in docs/memory.md):
+
+    1. weight sparsity s_m as low as it gets
+    2. then activation sparsity s_a
+    3. then the cache in fp32 before fp16
+    4. then the batch as large as asked for, down to an eighth of it
+
+Each step makes a device lighter, so that one that does not fit rules out all that are heavier: some
+eight measurements decide among 160 settings.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedmef.costs.limit import Tell, needed_memory, silent
+from fedmef.costs.step import Shape
+from fedmef.errors import UserError
+from fedmef.experiment import Experiment
+from fedmef.progress import human_bytes
+
+MARGIN = 0.03  # of the limit stays free: two measurements of one setting differ by about a per cent
+
+BATCH_DIVISORS = (1, 2, 4, 8)
+
+# Each knob's values, from what is preferred and heavy to what is light; the first knob matters most.
+PREFERENCES: Mapping[str, tuple[Any, ...]] = {
+    "sparsity": (0.5, 0.8, 0.9, 0.95, 0.98),
+    "activation_sparsity": (0.5, 0.8, 0.9, 0.95),
+    "cache_dtype": ("fp32", "fp16"),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting that was measured, and whether it fits; `needed` is None when the network cannot be made."""
+
+    sparsity: float
+    activation_sparsity: float
+    cache_dtype: str
+    batch_size: int
+    needed: int | None
+    fits: bool
+
+
+def plan_memory(
+    experiment: Experiment,
+    shape: Shape,
+    classes: int,
+    fixed: Sequence[str] = (),
+    tell: Tell = silent,
+) -> list[Candidate]:
+    """All settings that were measured, in the order of preference; the first that fits is the plan.
+
+    The experiment's batch size is the largest that is tried; knobs in `fixed` stay as the experiment has
+    them. Raises `UserError` when nothing fits.
+    """
+    limit = experiment.device_memory
+    if limit is None:
+        raise UserError("device_memory: say how much a device has, such as --device-memory 96MB")
+    batches = [experiment.batch_size // divisor for divisor in BATCH_DIVISORS]
+    knobs: dict[str, tuple[Any, ...]] = {
+        **PREFERENCES,
+        "batch_size": tuple(dict.fromkeys(max(1, size) for size in batches)),
+    }
+    knobs |= {name: (getattr(experiment, name),) for name in fixed if name in knobs}
+    measured: dict[tuple[int, ...], Candidate] = {}
+
+    def fits(ranks: tuple[int, ...]) -> bool:
+        if ranks not in measured:
+            setting = {name: values[rank] for (name, values), rank in zip(knobs.items(), ranks, strict=True)}
+            tell(", ".join(f"{name} = {value}" for name, value in setting.items()))
+            measured[ranks] = _measure(experiment, setting, shape, classes, limit)
+        return measured[ranks].fits
+
+    chosen = [len(values) - 1 for values in knobs.values()]  # the lightest of all
+    if not fits(tuple(chosen)):
+        least = measured[tuple(chosen)].needed
+        needs = "cannot be built" if least is None else f"needs {human_bytes(least)}"
+        raise UserError(
+            f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
+            "width or batch_size, or a device with more memory"
+        )
+    for knob, lightest in enumerate(list(chosen)):
+
+        def with_rank(rank: int, knob: int = knob) -> bool:
+            return fits((*chosen[:knob], rank, *chosen[knob + 1 :]))
+
+        chosen[knob] = _most_preferred(lightest, with_rank)
+    return [measured[ranks] for ranks in sorted(measured)]
+
+
+def _most_preferred(known: int, fits: Callable[[int], bool]) -> int:
+    """The lowest rank that fits, by halving; `known` does, and whatever is lighter than one that does."""
+    low, high = 0, known
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def _measure(
+    experiment: Experiment, setting: Mapping[str, Any], shape: Shape, classes: int, limit: int
+) -> Candidate:
+    try:
+        needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
+    except UserError:  # a sparsity that leaves a layer without weights, for example
+        return Candidate(**setting, needed=None, fits=False)
+    return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)

@@ -1,0 +1,139 @@
+"""Which knob brings a device in. A formula stands for the measurement: what counts is the search."""
+
+from pathlib import Path
+
+import pytest
+
+import fedmef
+from fedmef.costs import limit, measure_device_memory, plan
+from fedmef.costs.limit import check_device_memory
+from fedmef.costs.plan import Candidate, plan_memory
+from fedmef.errors import UserError
+from fedmef.experiment import Experiment, make_experiment
+
+SHAPE = (3, 32, 32)
+
+
+def formula(experiment: Experiment, shape: object, classes: int) -> int:
+    """10 MB, 20 MB times the density, and a MB a sample times what is kept."""
+    kept = (1 - experiment.activation_sparsity) * (0.5 if experiment.cache_dtype == "fp16" else 1)
+    return round(1e6 * (10 + 20 * (1 - experiment.sparsity) + experiment.batch_size * (0.1 + kept)))
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    asked: list[Experiment] = []
+
+    def measure(experiment: Experiment, shape: object, classes: int) -> int:
+        asked.append(experiment)
+        return formula(experiment, shape, classes)
+
+    monkeypatch.setattr(limit, "_once", measure)
+    return asked
+
+
+def check(megabytes: int, **settings: object) -> None:
+    check_device_memory(make_experiment({"device_memory": f"{megabytes}MB", **settings}), SHAPE, 10)
+
+
+def test_what_fits_is_measured_once(measured: list[Experiment]) -> None:
+    check(100, batch_size=64)
+    assert len(measured) == 1
+
+
+def test_without_a_limit_nothing_is_measured(measured: list[Experiment]) -> None:
+    check_device_memory(Experiment(), SHAPE, 10)
+    assert measured == []
+
+
+def test_each_knob_says_how_far_it_must_go(measured: list[Experiment]) -> None:
+    # 10 + 20 · 0.1 + 64 · (0.1 + 0.1) = 24.8 MB
+    with pytest.raises(UserError) as refused:
+        check(20, batch_size=64)
+    text = str(refused.value)
+    assert "device_memory = 20.0 MB" in text
+    assert "needs 24.8 MB" in text
+    assert "batch_size = 40 (20.0 MB)" in text
+    assert "activation_sparsity = 0.98 (19.7 MB)" in text
+    assert "sparsity, cache_dtype cannot alone" in text
+    assert len(measured) <= 9
+
+
+def test_half_precision_may_be_enough(measured: list[Experiment]) -> None:
+    with pytest.raises(UserError, match=r"cache_dtype = fp16 \(21.6 MB\)"):
+        check(22, batch_size=64)
+
+
+def test_when_no_knob_helps_it_says_so() -> None:
+    with pytest.raises(UserError, match="no single knob"):
+        check(11, batch_size=64)
+
+
+def test_a_refused_run_writes_nothing(tmp_path: Path) -> None:
+    experiment = Experiment(device_memory=10**6, engine="inline")
+    with pytest.raises(UserError, match="device_memory"):
+        fedmef.run(experiment, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def chosen(megabytes: float, *fixed: str, **settings: object) -> Candidate:
+    experiment = make_experiment({"device_memory": f"{megabytes}MB", **settings})
+    return next(candidate for candidate in plan_memory(experiment, SHAPE, 10, fixed) if candidate.fits)
+
+
+def every_setting(batch: int) -> list[Candidate]:
+    """All of them, in the order of preference."""
+    return [
+        Candidate(s_m, s_a, dtype, size, None, False)
+        for s_m in plan.PREFERENCES["sparsity"]
+        for s_a in plan.PREFERENCES["activation_sparsity"]
+        for dtype in plan.PREFERENCES["cache_dtype"]
+        for size in (batch, batch // 2, batch // 4, batch // 8)
+    ]
+
+
+@pytest.mark.parametrize("megabytes", [14, 16, 20, 25, 32, 40, 60, 200])
+def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: list[Experiment]) -> None:
+    def needs(candidate: Candidate) -> int:
+        settings = {
+            name: getattr(candidate, name)
+            for name in ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
+        }
+        return formula(make_experiment(settings), SHAPE, 10)
+
+    room = (1 - plan.MARGIN) * megabytes * 1e6
+    best = next(candidate for candidate in every_setting(64) if needs(candidate) <= room)
+    found = chosen(megabytes, batch_size=64)
+    assert (found.sparsity, found.activation_sparsity, found.cache_dtype, found.batch_size) == (
+        best.sparsity,
+        best.activation_sparsity,
+        best.cache_dtype,
+        best.batch_size,
+    )
+    assert found.needed == needs(best)
+    assert len(measured) <= 10  # of 160
+
+
+def test_a_fixed_knob_stays() -> None:
+    found = chosen(25, "sparsity", "cache_dtype", batch_size=64, sparsity=0.95)
+    assert (found.sparsity, found.cache_dtype) == (0.95, "fp32")
+
+
+def test_a_plan_that_cannot_be_says_what_the_lightest_setting_needs() -> None:
+    with pytest.raises(UserError, match="even the lightest setting needs 11"):
+        chosen(5, batch_size=64)
+    with pytest.raises(UserError, match="--device-memory 96MB"):
+        plan_memory(Experiment(), SHAPE, 10)
+
+
+@pytest.mark.slow
+def test_a_plan_holds_in_a_real_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.device_limit import run_within
+
+    monkeypatch.setattr(limit, "_once", measure_device_memory)
+    experiment = Experiment(device_memory=24 * 10**6, batch_size=64, width=16)
+    candidate = next(found for found in plan_memory(experiment, SHAPE, 10) if found.fits)
+    assert candidate.needed is not None
+    used = run_within(experiment, candidate, SHAPE, 10)
+    assert used <= 24_000_000
+    assert abs(used - candidate.needed) < 3_000_000  # and it was no lucky guess
