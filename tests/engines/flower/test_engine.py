@@ -33,7 +33,7 @@ def test_a_node_that_does_not_answer_costs_its_update_only() -> None:
     fleet = Loopback({77: 1, 99: 0}, TWICE)
     flower = engine(fleet)
     fleet.nodes[77] = None
-    assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost("no answer within 0.05 s")}
+    assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost.too_late(0.05)}
     assert [report.device for report in flower.reports] == [0]
     del fleet.nodes[77]
     assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost("its node is not connected")}
@@ -52,7 +52,10 @@ def test_a_device_that_fails_says_why() -> None:
         raise RuntimeError("out of coffee")
 
     flower = engine(Loopback({77: 0}, answering(train)), devices=1)
-    assert flower.train({0: b"a"}) == {0: Lost("device 0 failed: RuntimeError: out of coffee")}
+    lost = flower.train({0: b"a"})[0]
+    assert isinstance(lost, Lost)
+    assert lost.reason == "device 0 failed: RuntimeError: out of coffee"
+    assert "Traceback" in lost.traceback
 
 
 def test_nodes_beyond_the_experiment_are_left_alone() -> None:
