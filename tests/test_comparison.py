@@ -1,10 +1,12 @@
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 from fedmef import federation, preparation
 from fedmef.comparison import (
@@ -21,7 +23,7 @@ from fedmef.engines.fleet import partition
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment import Experiment
 from fedmef.local_training import LocalTraining
-from fedmef.methods import Extras, Method, Plan
+from fedmef.methods import Extras, Method, Plan, Update
 from fedmef.run_directory import SUMMARY_FIELDS, Record, Run
 
 TINY = Experiment(
@@ -451,7 +453,7 @@ class OwnDense(Method):
 
 
 class Broken(Method):
-    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+    def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
         raise RuntimeError("shapes do not fit")
 
 
