@@ -1,7 +1,8 @@
 """What the accounting itself costs, as a share of a run's time: the bar is 2 %.
 
 Accounting is what a run does only to know and to check its costs: counting active weights in the masks,
-checking updates, writing each round's line with its bytes, the summary. Evaluation and checkpoints are not.
+decoding and checking updates, writing each round's line with its bytes, the summary. Evaluation and
+checkpoints are not.
 
     python benchmarks/accounting.py
 """
@@ -15,6 +16,7 @@ from typing import Any
 import fedmef
 from fedmef import Experiment, federation, server
 from fedmef.run_directory import Run
+from fedmef.update_checks import UpdateChecks
 
 CASES = {
     "digits, small CNN": Experiment(rounds=6, engine="inline"),
@@ -35,7 +37,7 @@ CASES = {
 ACCOUNTING: tuple[tuple[Any, str], ...] = (
     (federation, "summarize"),
     (server, "active_weights"),
-    (server.Server, "_check"),
+    (UpdateChecks, "accept"),
     (Run, "log"),
 )
 

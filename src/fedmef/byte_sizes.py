@@ -10,7 +10,7 @@ def parse_bytes(size: Any) -> Any:
     """`"96MB"` → 96,000,000 and `"64MiB"` → 67,108,864; numbers are bytes. Wrong ones raise `ValueError`."""
     if isinstance(size, str):
         written = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b)\s*", size, re.IGNORECASE)
-        if written is None:
+        if written is None or len(written[1]) > 15:
             raise ValueError("must be a number with a unit, such as 96MB or 64MiB")
         size = round(float(written[1]) * UNITS[written[2].lower()])
     if isinstance(size, int) and size < 1:

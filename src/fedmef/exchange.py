@@ -184,9 +184,10 @@ def _checked_state(tensors: dict[str, Tensor], masks: Masks, model: nn.Module) -
     for name, tensor in state.items():
         if tensor.shape != shapes[name]:
             raise MessageError(f"{name} is of shape {list(tensor.shape)} instead of {list(shapes[name])}")
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        state[name] = from_wire(name, tensor, own[name].dtype)
+        if tensor.is_floating_point() and not state[name].isfinite().all():
             raise MessageError(f"{name} has values that are not finite")
-    return {name: from_wire(name, state[name], own[name].dtype) for name in own}
+    return {name: state[name] for name in own}
 
 
 def _take(tensors: dict[str, Tensor], name: str) -> Tensor:

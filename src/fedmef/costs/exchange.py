@@ -12,7 +12,7 @@ from fedmef.experiment import Experiment
 from fedmef.methods import Plan, build_method
 from fedmef.server import Server
 
-IMAGES = 4  # of noise; enough for every layer to have gradients at pruned positions
+FEWEST_IMAGES = 32  # fewer leave pruned positions of small maps without a gradient, and fewer scores to send
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,21 @@ class MeasuredExchange:
 def measure_exchange(experiment: Experiment, image_shape: Sequence[int], classes: int) -> MeasuredExchange:
     """Send a device of the experiment its model, let it take a step on noise, and take its answer.
 
-    What a message weighs depends on the network and the method, not on the images or on how long it trained.
+    One batch of the experiment's size, or of 32 images if that is more. How long a device trains makes no
+    difference to what its messages weigh.
     """
+    images = max(experiment.batch_size, FEWEST_IMAGES)
     short = experiment.model_copy(
         update={
-            **{"device": "cpu", "local_epochs": 1, "batch_size": IMAGES, "augment": False},
+            **{"device": "cpu", "local_epochs": 1, "batch_size": images, "augment": False},
             "learning_rate": 1e-3,  # a step on noise must not diverge
         }
     )
     method = build_method(short)
-    dataset = _noise(image_shape, classes)
+    dataset = _noise(images, image_shape, classes)
     model = prepared_model(short, method, classes, image_shape[0])
     server = Server(method, model)
-    device = Device(0, method, model, dataset, torch.arange(IMAGES))
+    device = Device(0, method, model, dataset, torch.arange(images))
 
     def exchanged(plan: Plan) -> tuple[int, int]:
         message = server.broadcast(plan, [0])[0]
@@ -71,8 +73,8 @@ def measure_exchange(experiment: Experiment, image_shape: Sequence[int], classes
     return MeasuredExchange(*ordinary, *adjusting)
 
 
-def _noise(image_shape: Sequence[int], classes: int) -> Dataset:
+def _noise(count: int, image_shape: Sequence[int], classes: int) -> Dataset:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (IMAGES, *image_shape), generator=generator, dtype=torch.uint8)
-    split = Split(images, torch.arange(IMAGES) % classes)
+    images = torch.randint(256, (count, *image_shape), generator=generator, dtype=torch.uint8)
+    split = Split(images, torch.arange(count) % classes)
     return Dataset("noise", split, split, classes)

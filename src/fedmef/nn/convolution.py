@@ -202,33 +202,34 @@ def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geom
 
 def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> Tensor:  # noqa: A002
     weight = input.new_empty(1).expand(geometry.shape)
-    if _reads_shapes_only(input, weight, geometry):
+    if _is_plain(input) and _reads_shapes_only(input, weight, geometry):
         weight = _without_storage(geometry.shape, input)
     return _convolution_backward(grad_output, input, weight, geometry, [False, True, False])[1]
 
 
 def _input_gradient(grad_output: Tensor, shape: torch.Size, weight: Tensor, geometry: Geometry) -> Tensor:
     input = weight.new_empty(1).expand(shape)  # noqa: A001
-    if _reads_shapes_only(input, weight, geometry):
+    if _is_plain(weight) and _reads_shapes_only(input, weight, geometry):
         input = _without_storage(shape, weight)  # noqa: A001
     return _convolution_backward(grad_output, input, weight, geometry, [True, False, False])[0]
 
 
 def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> bool:  # noqa: A002
-    """Whether the kernels never look at a tensor of which they only need the shape; some copy it first."""
-    backend = torch._C._select_conv_backend(
-        input,
-        weight,
-        None,
-        geometry.stride,
-        geometry.padding,
-        geometry.dilation,
-        False,
-        (0, 0),
-        geometry.groups,
-    )
-    plain = input.is_contiguous() or weight.is_contiguous()  # else it is copied to their layout
-    return plain and backend.name == "Mkldnn"
+    """Whether the kernel never looks at a tensor of which it only needs the shape; some copy it first."""
+    select = getattr(torch._C, "_select_conv_backend", None)  # no public function says so
+    if select is None:
+        return False
+    stride, padding, dilation, groups = geometry.stride, geometry.padding, geometry.dilation, geometry.groups
+    backend = select(input, weight, None, stride, padding, dilation, False, (0, 0), groups)
+    return bool(backend.name == "Mkldnn")
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its layout is the default one; for another, a stand-in would be copied to that layout.
+
+    `is_contiguous()` does not tell: a channels-last tensor of 1x1 pixels passes as both.
+    """
+    return tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
 
 
 def _without_storage(shape: Sequence[int], like: Tensor) -> Tensor:

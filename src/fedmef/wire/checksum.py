@@ -12,7 +12,7 @@ UNSET = "0" * 32  # what stands in the place of the checksum while it is compute
 def stamp(message: bytes) -> bytes:
     """Write the checksum into a message whose header has `UNSET` in its place."""
     before, after = _around(message, UNSET)
-    return before + _checksum(before, after).encode() + after
+    return b"".join((before, _checksum(before, after).encode(), after))
 
 
 def is_intact(message: bytes, checksum: str) -> bool:
@@ -23,13 +23,14 @@ def is_intact(message: bytes, checksum: str) -> bool:
         return False
 
 
-def _around(message: bytes, checksum: str) -> tuple[bytes, bytes]:
+def _around(message: bytes, checksum: str) -> tuple[memoryview, memoryview]:
     marker = f'\\"checksum\\": \\"{checksum}'.encode()  # JSON within JSON
     end = message.index(marker) + len(marker)
-    return message[: end - len(checksum)], message[end:]
+    whole = memoryview(message)  # not copied: a device has little memory
+    return whole[: end - len(checksum)], whole[end:]
 
 
-def _checksum(before: bytes, after: bytes) -> str:
+def _checksum(before: memoryview, after: memoryview) -> str:
     digest = hashlib.blake2b(before, digest_size=16)
     digest.update(UNSET.encode())
     digest.update(after)
