@@ -8,7 +8,7 @@ import fedmef
 from fedmef.costs import limit, measure_device_memory, plan
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.plan import Candidate, plan_memory
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment, make_experiment
 
 SHAPE = (3, 32, 32)
@@ -53,15 +53,32 @@ def test_each_knob_says_how_far_it_must_go(measured: list[Experiment]) -> None:
     text = str(refused.value)
     assert "device_memory = 20.0 MB" in text
     assert "needs 24.8 MB" in text
-    assert "batch_size = 40 (20.0 MB)" in text
-    assert "activation_sparsity = 0.98 (19.7 MB)" in text
-    assert "sparsity, cache_dtype cannot alone" in text
+    assert "batch_size = 35 (19.0 MB)" in text  # 5 % stay free
+    assert "activation_sparsity, sparsity, cache_dtype cannot alone" in text
     assert len(measured) <= 9
 
 
 def test_half_precision_may_be_enough(measured: list[Experiment]) -> None:
     with pytest.raises(UserError, match=r"cache_dtype = fp16 \(21.6 MB\)"):
-        check(22, batch_size=64)
+        check(23, batch_size=64)
+
+
+def test_a_knob_that_means_nothing_to_the_method_is_no_remedy(measured: list[Experiment]) -> None:
+    with pytest.raises(UserError) as refused:
+        check(20, batch_size=64, method="fedavg")
+    assert "sparsity" not in str(refused.value)
+    found = chosen(16, batch_size=64, method="fl_pqsu")
+    assert (found.activation_sparsity, found.cache_dtype) == (0.9, "fp32")
+
+
+def test_a_process_that_dies_of_too_much_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(experiment: Experiment, shape: object, classes: int) -> int:
+        if experiment.batch_size > 16:
+            raise FedmefError("killed")
+        return formula(experiment, shape, classes)
+
+    monkeypatch.setattr(limit, "_once", dies)
+    assert chosen(200, batch_size=64).batch_size == 16
 
 
 def test_when_no_knob_helps_it_says_so() -> None:
@@ -101,7 +118,7 @@ def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: 
         }
         return formula(make_experiment(settings), SHAPE, 10)
 
-    room = (1 - plan.MARGIN) * megabytes * 1e6
+    room = (1 - limit.MARGIN) * megabytes * 1e6
     best = next(candidate for candidate in every_setting(64) if needs(candidate) <= room)
     found = chosen(megabytes, batch_size=64)
     assert (found.sparsity, found.activation_sparsity, found.cache_dtype, found.batch_size) == (

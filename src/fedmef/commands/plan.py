@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fedmef.commands.common import AsJson, waiting
-from fedmef.costs.plan import MARGIN, Candidate, plan_memory
+from fedmef.costs.limit import MARGIN
+from fedmef.costs.plan import Candidate, plan_memory
 from fedmef.errors import UserError
 from fedmef.experiment import make_experiment, read_experiment
 from fedmef.experiment_options import with_experiment_options

@@ -8,12 +8,14 @@ from functools import cache, partial
 from typing import Any
 
 from fedmef.costs.step import Shape, measure_device_memory
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment
+from fedmef.methods import find_method
 from fedmef.progress import human_bytes
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BATCH_TRIES = 4
+MARGIN = 0.05  # of the limit stays free in what we propose: a real round was up to 5 % above a measured one
 
 Tell = Callable[[str], None]  # what is being measured now, for a person who waits
 
@@ -36,15 +38,17 @@ def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell
         "(measured)"
     )
     measure = partial(_changed, experiment, shape, classes, tell)
-    remedies = {
-        "batch_size": _largest_batch(experiment.batch_size, needed, limit, measure),
-        "activation_sparsity": _first_fitting(
-            "activation_sparsity", _above(experiment.activation_sparsity), limit, measure
-        ),
-        "sparsity": _first_fitting("sparsity", _above(experiment.sparsity), limit, measure),
-        "cache_dtype": _first_fitting(
-            "cache_dtype", ["fp16"] if experiment.cache_dtype == "fp32" else [], limit, measure
-        ),
+    room = round((1 - MARGIN) * limit)
+    lighter: dict[str, list[Any]] = {
+        "activation_sparsity": _above(experiment.activation_sparsity),
+        "sparsity": _above(experiment.sparsity),
+        "cache_dtype": ["fp16"] if experiment.cache_dtype == "fp32" else [],
+    }
+    ignored = ignored_knobs(experiment)
+    remedies = {"batch_size": _largest_batch(experiment.batch_size, needed, room, measure)} | {
+        name: _first_fitting(name, values, room, measure)
+        for name, values in lighter.items()
+        if name not in ignored
     }
     found = [
         f"{name} = {remedy[0]} ({human_bytes(remedy[1])})" for name, remedy in remedies.items() if remedy
@@ -57,6 +61,13 @@ def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell
     others = [name for name, remedy in remedies.items() if not remedy]
     rest = f"; {', '.join(others)} cannot alone" if others else ""
     raise UserError(f"{problem}; {' or '.join(found)} brings it in{rest}")
+
+
+def ignored_knobs(experiment: Experiment) -> set[str]:
+    """What means nothing to the experiment's method."""
+    method = find_method(experiment.method)
+    weights = {"sparsity"} if method.dense else set()
+    return weights if method.prunes_activations else weights | {"activation_sparsity", "cache_dtype"}
 
 
 def _above(current: float) -> list[float]:
@@ -108,11 +119,11 @@ def _first_fitting(
 def _changed(
     experiment: Experiment, shape: Shape, classes: int, tell: Tell, name: str, value: Any
 ) -> int | None:
-    """What a device needs with one knob changed; None when the network does not allow it."""
+    """What a device needs with one knob changed; None when that cannot be, or died of too much."""
     tell(f"measuring {name} = {value}")
     try:
         return needed_memory(experiment.model_copy(update={name: value}), shape, classes)
-    except UserError:  # a sparsity that leaves a layer without weights, for example
+    except FedmefError:  # a sparsity that leaves a layer without weights, for example
         return None
 
 

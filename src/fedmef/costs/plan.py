@@ -16,13 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmef.costs.limit import Tell, needed_memory, silent
+from fedmef.costs.limit import MARGIN, Tell, ignored_knobs, needed_memory, silent
 from fedmef.costs.step import Shape
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment import Experiment
 from fedmef.progress import human_bytes
-
-MARGIN = 0.03  # of the limit stays free: two measurements of one setting differ by about a per cent
 
 BATCH_DIVISORS = (1, 2, 4, 8)
 
@@ -56,7 +54,7 @@ def plan_memory(
     """All settings that were measured, in the order of preference; the first that fits is the plan.
 
     The experiment's batch size is the largest that is tried; knobs in `fixed` stay as the experiment has
-    them. Raises `UserError` when nothing fits.
+    them, and so do those that mean nothing to its method. Raises `UserError` when nothing fits.
     """
     limit = experiment.device_memory
     if limit is None:
@@ -66,7 +64,8 @@ def plan_memory(
         **PREFERENCES,
         "batch_size": tuple(dict.fromkeys(max(1, size) for size in batches)),
     }
-    knobs |= {name: (getattr(experiment, name),) for name in fixed if name in knobs}
+    settled = {*fixed, *ignored_knobs(experiment)}
+    knobs |= {name: (getattr(experiment, name),) for name in settled if name in knobs}
     measured: dict[tuple[int, ...], Candidate] = {}
 
     def fits(ranks: tuple[int, ...]) -> bool:
@@ -110,6 +109,6 @@ def _measure(
 ) -> Candidate:
     try:
         needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
-    except UserError:  # a sparsity that leaves a layer without weights, for example
+    except FedmefError:  # a sparsity that leaves a layer without weights, or a process that died of too much
         return Candidate(**setting, needed=None, fits=False)
     return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)

@@ -94,6 +94,7 @@ class Method:
     Attributes:
         dense: the sparsity means nothing to it.
         normalized: NSConv takes BatchNorm's place; it bears a higher learning rate.
+        prunes_activations: `activation_sparsity` and `cache_dtype` mean something to it.
         fixed_layer_counts: every layer keeps its number of active weights; otherwise only their sum stays.
         devices_adjust: devices change the masks, each its own: there is no model just before an adjustment
             whose accuracy could be told.
@@ -101,6 +102,7 @@ class Method:
 
     dense = False
     normalized = False
+    prunes_activations = False
     fixed_layer_counts = True
     devices_adjust = False
 

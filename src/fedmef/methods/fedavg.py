@@ -16,6 +16,7 @@ class FedAvgSAP(FedAvg):
     """FedAvg with scaled activation pruning: dense weights, NSConv, pruned caches."""
 
     normalized = True
+    prunes_activations = True
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """All weights stay."""

@@ -19,6 +19,7 @@ class FedMef(FedTiny):
     """Algorithm 1, both halves."""
 
     normalized = True
+    prunes_activations = True
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Random sparse NSConv, with pruned caches."""

@@ -51,6 +51,7 @@ class ZeroFL(Method):
     """
 
     extra = 0.1
+    prunes_activations = True
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Dense weights everywhere, pruned caches, and SWAT where other methods are sparse."""

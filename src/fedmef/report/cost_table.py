@@ -32,8 +32,9 @@ def cost_table(groups: Sequence[Group]) -> str:
 no formula for, by the same logic. Memory is that of a round that adjusts. FLOPs are multiply-adds of an
 ordinary local step.</li>
 <li>Measured memory: the most bytes alive in a training step at the run’s batch size, by PyTorch’s own
-allocator.</li>
-<li>Measured exchange: the messages that were sent, down and up, mean over rounds, devices and seeds; the
+allocator, without the batch itself and without what an adjustment holds as well; “fedmef cost” measures a
+whole device, with both.</li>
+<li>Measured exchange: the messages down to a device that answered and up from it, mean over all; the
 estimate is a mean over the same rounds.</li>
 </ul>"""
 

@@ -48,7 +48,10 @@ def estimated_costs(run: FinishedRun) -> EstimatedCosts | None:
 
 
 def measured_exchange(run: FinishedRun) -> float:
-    """Bytes of the messages down and up, of one device in one round: mean over the run."""
+    """Bytes of the messages down and up, of one device that answered in one round: mean over the run."""
+    reports = [report for record in run.rounds for report in record.device_reports]
+    if reports:
+        return fmean(report.bytes_down + report.bytes_up for report in reports)
     sent = run.summary.bytes_down + run.summary.bytes_up
     return sent / run.summary.rounds / run.experiment.devices_per_round
 
