@@ -22,11 +22,10 @@ from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Plan, build_method
-from fedmef.resident import forget_peak, give_back_freed_memory, peak_resident, resident
+from fedmef.resident import baseline_resident, forget_peak, give_back_freed_memory, peak_resident
 from fedmef.server import Server
 
-ORDINARY, ADJUSTING = 0, 1  # the two devices: as many steps as asked for, and two, with an adjustment
-ADJUSTING_STEPS = 2  # for methods that adjust between two halves
+ORDINARY, ADJUSTING = 0, 1  # the two devices: one has an ordinary round, the other an adjustment
 
 
 def main() -> None:
@@ -61,8 +60,7 @@ def warm_up() -> None:
 
 def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> dict[str, Any]:
     """What the whole process takes, and what the optimiser sees."""
-    forget_peak()
-    baseline = resident()
+    baseline = baseline_resident()
     watched = _WatchedSteps()
     fleet = _fleet(experiment, shape, classes, steps)
     building = peak_resident()
@@ -105,7 +103,7 @@ def _fleet(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: 
         method,
         prepared_model(experiment, method, classes, shape[0]),
         Dataset("noise", noise, noise, classes, known_statistics=(mean, mean)),
-        [torch.arange(size).repeat(steps), torch.arange(size).repeat(ADJUSTING_STEPS)],
+        [torch.arange(size).repeat(steps)] * 2,
     )
 
 
