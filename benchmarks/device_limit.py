@@ -28,7 +28,7 @@ from fedmef.costs.step_worker import warm_up
 from fedmef.data import SyntheticImages
 from fedmef.engines import Fleet
 from fedmef.experiment import make_experiment
-from fedmef.resident import forget_peak, give_back_freed_memory, peak_resident, resident
+from fedmef.resident import baseline_resident, give_back_freed_memory, peak_resident
 from fedmef.server import Server
 
 STEPS = 3
@@ -65,8 +65,7 @@ def inside(question: dict[str, Any]) -> None:
     ).make()
     data.statistics()
     warm_up()
-    forget_peak()
-    baseline = resident()
+    baseline = baseline_resident()
     fleet = Fleet.build(experiment, data)
     peak = peak_resident()
     for number in (0, experiment.adjust_every):

@@ -32,10 +32,16 @@ def peak_resident() -> int:
     return _status("VmHWM") if STATUS.exists() else _most_ever()
 
 
-def forget_peak() -> None:
-    """Begin a new measurement of `peak_resident`, where the system can; freed memory goes back first."""
+def baseline_resident() -> int:
+    """What to count from: the bytes that are really in use now. `peak_resident` begins anew."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
+    forget_peak()
+    return resident()
+
+
+def forget_peak() -> None:
+    """Begin a new measurement of `peak_resident`, where the system can."""
     try:
         CLEAR.write_text("5")
     except OSError:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedmef.costs import measure_step, peak_of_tensors
+from fedmef.costs import measure_device_memory, measure_step, peak_of_tensors
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment
 
@@ -47,6 +47,15 @@ def test_a_step_of_the_digits_network() -> None:
     assert cost.peak > cost.cache
     assert cost.peak_resident > 0.5 * cost.peak
     assert cost.seconds > 0
+
+
+def test_a_method_that_never_adjusts_is_measured_too() -> None:
+    assert measure_device_memory(Experiment(method="fedavg", width=8, batch_size=64), (1, 28, 28), 10) > 0
+
+
+def test_one_step_has_no_time() -> None:
+    with pytest.raises(UserError, match="steps = 1"):
+        measure_step(Experiment(), (1, 8, 8), 10, steps=1)
 
 
 def test_a_users_own_network_is_found_and_its_mistakes_are_told(

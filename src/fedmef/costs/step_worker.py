@@ -22,11 +22,10 @@ from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Plan, build_method
-from fedmef.resident import forget_peak, give_back_freed_memory, peak_resident, resident
+from fedmef.resident import baseline_resident, forget_peak, give_back_freed_memory, peak_resident
 from fedmef.server import Server
 
-ORDINARY, ADJUSTING = 0, 1  # the two devices: as many steps as asked for, and two, with an adjustment
-ADJUSTING_STEPS = 2  # for methods that adjust between two halves
+ORDINARY, ADJUSTING = 0, 1  # the two devices: one has an ordinary round, the other an adjustment
 
 
 def main() -> None:
@@ -61,8 +60,7 @@ def warm_up() -> None:
 
 def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> dict[str, Any]:
     """What the whole process takes, and what the optimiser sees."""
-    forget_peak()
-    baseline = resident()
+    baseline = baseline_resident()
     watched = _WatchedSteps()
     fleet = _fleet(experiment, shape, classes, steps)
     building = peak_resident()
@@ -73,7 +71,7 @@ def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, 
         "parameters": _bytes([*fleet.model.parameters(), *fleet.model.buffers()]),
         "gradients": watched.gradients,
         "optimizer": watched.optimizer,
-        "seconds": watched.median_seconds(),
+        "seconds": watched.median_seconds(steps),
     }
 
 
@@ -105,7 +103,7 @@ def _fleet(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: 
         method,
         prepared_model(experiment, method, classes, shape[0]),
         Dataset("noise", noise, noise, classes, known_statistics=(mean, mean)),
-        [torch.arange(size).repeat(steps), torch.arange(size).repeat(ADJUSTING_STEPS)],
+        [torch.arange(size).repeat(steps)] * 2,
     )
 
 
@@ -136,9 +134,10 @@ class _WatchedSteps:
         register_optimizer_step_pre_hook(self._before)
         register_optimizer_step_post_hook(self._after)
 
-    def median_seconds(self) -> float:
-        """From one step to the next; the first one after an adjustment's start counts for what it is."""
-        return median(later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False))
+    def median_seconds(self, steps: int) -> float:
+        """From one step to the next, of the first so many: those of the ordinary round."""
+        ordinary = self._times[:steps]
+        return median(later - earlier for earlier, later in zip(ordinary, ordinary[1:], strict=False))
 
     def _before(self, optimizer: Optimizer, *_: object) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
