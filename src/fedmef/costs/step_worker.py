@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -137,7 +138,7 @@ class _WatchedSteps:
     def median_seconds(self, steps: int) -> float:
         """From one step to the next, of the first so many: those of the ordinary round."""
         ordinary = self._times[:steps]
-        return median(later - earlier for earlier, later in zip(ordinary, ordinary[1:], strict=False))
+        return median(later - earlier for earlier, later in pairwise(ordinary))
 
     def _before(self, optimizer: Optimizer, *_: object) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
