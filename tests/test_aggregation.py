@@ -28,7 +28,10 @@ def test_the_median_of_each_coordinate_by_hand() -> None:
 def test_the_trimmed_mean_by_hand() -> None:
     assert combine_by("trimmed_mean", 0.2)(FIVE, ANY).tolist() == [[3.0, -3.0]]
     assert combine_by("trimmed_mean", 0.0)(FIVE, ANY).tolist() == [[202.0, -202.0]]
-    assert combine_by("trimmed_mean", 0.19)(FIVE, ANY).tolist() == [[202.0, -202.0]]  # not a whole device
+    assert combine_by("trimmed_mean", 0.01)(FIVE, ANY).tolist() == [[3.0, -3.0]]  # a whole device at least
+    assert combine_by("trimmed_mean", 0.21)(FIVE, ANY).tolist() == [[3.0, -3.0]]  # but never all
+    assert combine_by("trimmed_mean", 0.2)(FIVE[1:], ANY[1:]).tolist() == [[3.5, -3.5]]
+    assert combine_by("trimmed_mean", 0.2)(FIVE * 2, ANY * 2).tolist() == [[3.0, -3.0]]
 
 
 def test_the_mean_is_weighted() -> None:
@@ -52,6 +55,7 @@ def test_clipping_scales_the_difference_and_nothing_else() -> None:
     assert half.weights["a"].tolist() == pytest.approx([1.0, 2.5], rel=1e-5)
     assert half.weights["b"].tolist() == pytest.approx([2.0], rel=1e-5)
     assert difference_norm(half.weights, sent) <= 2.5
+    assert half.weights["a"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("changes", [{"aggregation": "median"}, {"clip_norm": 1.0}, {"max_update_norm": 1.0}])

@@ -70,6 +70,19 @@ def test_a_round_adds_clipped_updates_over_a_fixed_number_of_devices() -> None:
     assert release([1.0, 8.0], noise_multiplier=0.0) == pytest.approx([1.75, 1.0], rel=1e-5)
 
 
+def test_a_small_bound_holds_for_large_weights() -> None:
+    """Weights of about 100 in single precision are 8e-6 apart: rounded, 40,000 of them exceed C = 0.01."""
+    model = nn.Linear(200, 200, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.fill_(100.0)
+    before = model.weight.detach().clone()
+    change = torch.randn(200, 200, generator=torch.Generator().manual_seed(0))
+    update = Update(0, 1, 0.5, {"weight": 100.0 + change}, Extras())
+    settings = {**PRIVATE, "noise_multiplier": 0.0, "clip_norm": 0.01, "devices_per_round": 1}
+    absorb_privately(model, [update], dict(model.state_dict()), Experiment(**settings), round_number=0)
+    assert float((model.weight.detach() - before).norm()) == pytest.approx(0.01, rel=1e-8)
+
+
 def test_noise_comes_even_when_nobody_answers() -> None:
     quiet, noisy = release([], 0.0), release([], 1.0)
     assert quiet == [1.0, 1.0]

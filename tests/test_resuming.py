@@ -63,3 +63,18 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path) -> None:
     run = fedmef.run(Experiment(**TINY, rounds=2), tmp_path / "run")
     with pytest.raises(UserError, match=r"rounds = 1: .* has done 2 rounds already"):
         fedmef.resume(run.path, {"rounds": 1})
+
+
+def test_a_run_that_is_cut_short_is_scored_at_its_end(tmp_path: Path) -> None:
+    def interrupt(record: Record) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    settings = {**TINY, "adjust_until": 0, "evaluate_every": 2}
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**settings, rounds=10), tmp_path / "run", watch=interrupt)
+    cut = fedmef.resume(tmp_path / "run", {"rounds": 3})
+    whole = fedmef.run(Experiment(**settings, rounds=3), tmp_path / "whole")
+    assert model(cut) == model(whole)
+    for field in ("test_accuracy", "test_loss", "best_test_accuracy", "rounds"):
+        assert cut.summary[field] == whole.summary[field]

@@ -34,6 +34,21 @@ def test_the_first_signal_asks_and_the_second_stops(
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_is_heard_though_nobody_reads_what_it_says() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    errors = os.dup(2)
+    try:
+        os.dup2(writing, 2)
+        with stop_on_signals() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.signal_number == signal.SIGTERM
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(writing)
+
+
 def test_a_block_inside_another_shares_its_request() -> None:
     with stop_on_signals() as outer:
         with stop_on_signals() as inner:

@@ -38,9 +38,12 @@ def weighted_mean(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def _without_extremes(tensors: Sequence[Tensor], weights: Sequence[float], trim: float) -> Tensor:
-    """The mean of each coordinate without `trim` of its values at either end; the median for one half."""
+    """The mean of each coordinate without `trim` of its values at either end; the median for one half.
+
+    A part of a device counts as a whole one: rounded down, the mean of few devices would bear no liar.
+    """
     count = len(tensors)
-    cut = min(math.floor(trim * count + 1e-6), (count - 1) // 2)
+    cut = min(math.ceil(trim * count - 1e-6), (count - 1) // 2)
     flat = [tensor.reshape(-1) for tensor in tensors]
     parts = [
         torch.stack(columns).sort(0).values[cut : count - cut].double().mean(0)
@@ -58,13 +61,19 @@ def difference_norm(weights: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -
     return math.sqrt(squares)
 
 
-def clipped(update: "Update", sent: Mapping[str, Tensor], largest: float) -> "Update":
-    """The update with what it changed scaled down to at most this norm."""
+def clip_share(update: "Update", sent: Mapping[str, Tensor], largest: float) -> float:
+    """What to multiply an update's difference by, so that its norm is at most this."""
     norm = difference_norm(update.weights, sent)
-    if norm <= largest:
+    return 1.0 if norm <= largest else largest / norm
+
+
+def clipped(update: "Update", sent: Mapping[str, Tensor], largest: float) -> "Update":
+    """The update with what it changed scaled down to this norm, up to the rounding of its weights."""
+    share = clip_share(update, sent, largest)
+    if share == 1:
         return update
-    share = largest / norm * (1 - 1e-6)  # rounding must not lift it above
-    weights = {
-        name: torch.lerp(tensor.detach().cpu(), update.weights[name], share) for name, tensor in sent.items()
-    }
+    weights = {}
+    for name, tensor in sent.items():
+        before, after = tensor.detach().cpu().double(), update.weights[name]
+        weights[name] = (before + share * (after.double() - before)).to(after.dtype)
     return replace(update, weights=weights)

@@ -43,17 +43,19 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
     """Bring the model to devices until at least `min_devices` gave an update that can be used."""
     collected = Collected()
     tried: set[int] = set()
+    none_worked = False
     while collected.attempts < experiment.round_attempts:
         attempt = collected.attempts
         collected.attempts += 1
         collected.devices = choose_devices(experiment, plan.round, attempt, tried)
         tried |= set(collected.devices)
-        messages = server.broadcast(replace(plan, attempt=attempt), collected.devices)
-        answers = engine.train(messages)
-        collected.reports += engine.reports
+        answers = _ask(replace(plan, attempt=attempt), server, engine, collected)
         received = {device: answer for device, answer in answers.items() if isinstance(answer, bytes)}
         collected.updates, rejections = server.check(received, plan)
-        _stop_when_none_works(answers, rejections, plan)
+        error = _error_of_all(answers, rejections, plan)
+        if error is not None and (none_worked or _needs_no_proof(experiment, collected.devices)):
+            raise error
+        none_worked = error is not None
 
         lost = {device: answer.reason for device, answer in answers.items() if isinstance(answer, Lost)}
         refused = {rejection.device: rejection.reason for rejection in rejections}
@@ -61,7 +63,6 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
             server.missed(device)
         collected.lost += _named(lost, attempt)
         collected.rejected += _named(refused, attempt)
-        collected.bytes_down += sum(map(len, messages.values()))
         collected.bytes_up += sum(map(len, received.values()))
         if len(collected.updates) >= experiment.fewest_devices:
             return collected
@@ -73,6 +74,25 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
         f"(device {device}: {reasons[device]}); resume the run when devices are back, or with a lower "
         "--min-devices"
     )
+
+
+def _ask(plan: Plan, server: Server, engine: Engine, collected: Collected) -> dict[int, bytes | Lost]:
+    """What the attempt's devices answer; those that have lost their masks are sent all of them at once."""
+    answers: dict[int, bytes | Lost] = {}
+    devices = collected.devices
+    for _ in range(2):
+        messages = server.broadcast(plan, devices)
+        answers |= engine.train(messages)
+        collected.reports += engine.reports
+        collected.bytes_down += sum(map(len, messages.values()))
+        devices = [
+            device for device, answer in answers.items() if isinstance(answer, Lost) and answer.masks_missing
+        ]
+        for device in devices:
+            server.missed(device)
+        if not devices:
+            break
+    return answers
 
 
 def choose_devices(
@@ -91,20 +111,32 @@ def choose_devices(
     return sorted(others_first[: experiment.devices_per_round])
 
 
-def _stop_when_none_works(
+def _needs_no_proof(experiment: Experiment, devices: Sequence[int]) -> bool:
+    """An error that hits every device is no fault of a device: it would come again with any others.
+
+    Few devices may all be broken, though: that is proved with others, if others will be asked.
+    """
+    if experiment.noise_multiplier:  # a private round is never repeated
+        return len(devices) > 1
+    return experiment.round_attempts == 1 or len(devices) == experiment.devices
+
+
+def _error_of_all(
     answers: Mapping[int, bytes | Lost], rejections: Sequence[Rejection], plan: Plan
-) -> None:
-    """An error that hits every device is no fault of a device: it would come again with any others."""
+) -> FedmefError | None:
+    """The first device's error when an attempt hit every device with one."""
     diverged = {rejection.device: rejection for rejection in rejections if rejection.diverged}
     raised = {
         device: answer for device, answer in answers.items() if isinstance(answer, Lost) and answer.traceback
     }
     if len(diverged) + len(raised) < len(answers) or not answers:
-        return
+        return None
     if raised:
         first = raised[min(raised)]
-        raise FedmefError(first.reason) from DeviceError(first.traceback)
-    raise FedmefError(
+        error = FedmefError(first.reason)
+        error.__cause__ = DeviceError(first.traceback)
+        return error
+    return FedmefError(
         f"round {plan.round}: {diverged[min(diverged)].reason}; "
         f"lower learning_rate (now {plan.learning_rate:g})"
     )

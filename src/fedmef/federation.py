@@ -142,7 +142,10 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
             message = _how_to_resume(directory, f"stopped in round {round_number}")
             raise Interrupted(message, number) from None
-    summary = summarize(directory.metrics, server.model)
+    metrics = directory.metrics
+    if metrics[-1]["test_accuracy"] is None:  # it was not the last round when it was run
+        metrics[-1] |= _scored(_evaluate(server.model, fleet))
+    summary = summarize(metrics, server.model)
     summary |= {"classes": classes, "image_shape": list(image_shape)}
     directory.finish(server.model.state_dict(), summary)
     return directory
@@ -167,8 +170,7 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
     return {
         "round": round_number,
         "train_loss": train_loss if math.isfinite(train_loss) else None,
-        "test_accuracy": score and score.accuracy,
-        "test_loss": score.loss if score and math.isfinite(score.loss) else None,
+        **_scored(score),
         "learning_rate": plan.learning_rate,
         "bytes_down": collected.bytes_down,
         "bytes_up": collected.bytes_up,
@@ -185,6 +187,13 @@ def _round(round_number: int, server: Server, engine: Engine, fleet: Fleet) -> R
         "accuracy_after_adjustment": score.accuracy if score and comparable else None,
         "exchanged_weights": adjustment and adjustment.exchanged,
         "dropped_magnitude": adjustment and adjustment.dropped_magnitude,
+    }
+
+
+def _scored(score: Score | None) -> Record:
+    return {
+        "test_accuracy": score and score.accuracy,
+        "test_loss": score.loss if score and math.isfinite(score.loss) else None,
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedmef.aggregation import clipped
+from fedmef.aggregation import clip_share
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment
 from fedmef.randomness import numpy_generator, torch_generator
@@ -62,15 +62,16 @@ def absorb_privately(
 ) -> None:
     """Move the model by the clipped updates' noisy sum."""
     assert experiment.clip_norm is not None
-    bounded = [clipped(update, sent, experiment.clip_norm) for update in updates]
+    # Weights of single precision cannot keep a small bound: differences stay in double.
+    shares = [clip_share(update, sent, experiment.clip_norm) for update in updates]
     generator = torch_generator(experiment.seed, "noise", round_number)
     deviation = experiment.noise_multiplier * experiment.clip_norm
     for name, tensor in sent.items():
         before = tensor.detach().cpu().double()
         noise = torch.randn(before.shape, generator=generator, dtype=torch.float64)
         total = deviation * noise
-        for update in bounded:
-            total += update.weights[name].double() - before
+        for update, share in zip(updates, shares, strict=True):
+            total += share * (update.weights[name].double() - before)
         after = before + total / experiment.devices_per_round
         tensor.copy_(after.clamp_(min=0) if name.endswith("running_var") else after)
 

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from fedmef.errors import Interrupted
@@ -23,7 +23,8 @@ class StopRequest:
         if self.signal_number is not None:
             raise Interrupted("stopped", number)
         self.signal_number = number
-        os.write(2, NOTICE)  # print may be in the middle of a line of its own
+        with suppress(OSError):  # nobody may be reading
+            os.write(2, NOTICE)  # print may be in the middle of a line of its own
 
     def check(self, message: str) -> None:
         """Raise `Interrupted` with this message when somebody asked to stop."""

@@ -44,3 +44,5 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     with pytest.raises(MaskMissingError):
         memory.recall(version)
+    memory.remember(masks(1), version)
+    assert torch.equal(memory.recall(version)["conv"], masks(1)["conv"])

@@ -11,6 +11,7 @@ from fedmef.errors import FedmefError
 from fedmef.wire import MaskMissingError
 
 LONGEST_REASON = 500
+MASKS_MISSING = "masks missing: "  # begins the reason, and so travels with it in every engine
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,14 @@ class Lost:
         """Call it where the error is caught."""
         reason = str(error) if isinstance(error, FedmefError) else f"{type(error).__name__}: {error}"
         prefix = "" if isinstance(error, FedmefError) else f"device {device} failed: "
-        # A device without its masks is no bug, even if none has them: it will be sent all of them.
-        trace = "" if isinstance(error, MaskMissingError) else traceback.format_exc()
-        return cls(f"{prefix}{reason}"[:LONGEST_REASON], trace)
+        if isinstance(error, MaskMissingError):  # no bug, even if no device has them
+            return cls(f"{MASKS_MISSING}{reason}"[:LONGEST_REASON])
+        return cls(f"{prefix}{reason}"[:LONGEST_REASON], traceback.format_exc())
+
+    @property
+    def masks_missing(self) -> bool:
+        """Whether it lacks masks that its message built on: a message with all masks will do."""
+        return self.reason.startswith(MASKS_MISSING)
 
     @classmethod
     def too_late(cls, deadline: float) -> "Lost":

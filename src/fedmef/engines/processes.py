@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -36,6 +37,7 @@ from fedmef.wire import MAXIMUM_BYTES, MaskMemory
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
+RESTARTS = 3  # of replacements in a row that could not start
 MEASURED = struct.Struct("<dq")  # seconds and peak memory, before a device's answer
 
 
@@ -90,6 +92,7 @@ class ProcessEngine:
         self._scratch = Scratch()
         self._data = dataset.folder
         self._workers: list[_Worker] = []
+        self._failed_starts = 0
         try:
             if self._data is None:
                 self._data = self._scratch.folder / "data"
@@ -131,7 +134,7 @@ class ProcessEngine:
                         answers[device] = self._replace_dead(worker)
             for worker in self._awaited(bool(waiting)):
                 if not worker.ready:
-                    _become_ready(worker)
+                    self._welcome(worker)
                     continue
                 assert worker.device is not None
                 device = worker.device
@@ -164,6 +167,17 @@ class ProcessEngine:
         dues = [worker.due for worker in awaited.values() if worker.device is not None and worker.due]
         timeout = max(0.0, min(dues) - time.monotonic()) + 0.001 if dues else None
         return [awaited[connection] for connection in wait(list(awaited), timeout)]  # type: ignore[index]
+
+    def _welcome(self, worker: _Worker) -> None:
+        """A replacement may die of what the worker before it died of: there is another, a few times."""
+        try:
+            _become_ready(worker)
+            self._failed_starts = 0
+        except FedmefError:
+            self._failed_starts += 1
+            if self._failed_starts > RESTARTS:
+                raise
+            self._replace(worker)
 
     def _replace_dead(self, worker: _Worker) -> Lost:
         self._replace(worker)
@@ -211,8 +225,12 @@ def _work(
     if experiment.device_memory is not None:
         give_back_freed_memory()
     try:
-        fleet = Fleet.build(experiment, Dataset.open(data), memory)
-        warm_up()
+        try:
+            fleet = Fleet.build(experiment, Dataset.open(data), memory)
+            warm_up()
+        except Exception as error:
+            connection.send_bytes(_failed(_could_not_start(error)))
+            return
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
@@ -220,8 +238,11 @@ def _work(
             connection.send_bytes(_answer(fleet, device, connection.recv_bytes(), connection))
     except (EOFError, OSError):
         shutil.rmtree(scratch, ignore_errors=True)  # the parent is done; if it was killed, it could not
-    except Exception as error:
-        connection.send_bytes(_failed(Lost.by_raising(0, error)))
+
+
+def _could_not_start(error: Exception) -> Lost:
+    unexpected = f"a worker process could not start: {type(error).__name__}: {error}"
+    return Lost(str(error) if isinstance(error, FedmefError) else unexpected, traceback.format_exc())
 
 
 def _answer(fleet: Fleet, device: int, message: bytes, connection: Connection) -> bytes:

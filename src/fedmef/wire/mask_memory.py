@@ -7,6 +7,7 @@ the devices of a simulation share a folder, a device of its own has its own.
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,12 +52,14 @@ class MaskMemory:
             old.unlink(missing_ok=True)
 
     def recall(self, version: str) -> dict[str, Tensor]:
-        """The masks of a version; raises `MaskMissingError` when they are not there, or damaged."""
+        """The masks of a version; raises `MaskMissingError` when they are not there, or damaged: those go."""
         try:
             masks, _ = decode(self._file(version).read_bytes())
         except (OSError, MessageError):
             masks = {}
         if mask_version(masks) != version:
+            with suppress(OSError):
+                self._file(version).unlink()  # `remember` would take it for a good one
             raise MaskMissingError(
                 f"{self.folder} does not hold the masks {version}, which this message builds on: it must be "
                 "sent with all masks"
