@@ -67,10 +67,12 @@ class SimulationEngine(FlowerEngine):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # First of all: Flower would wait for whatever is still being trained, though it may have no end.
+        ray.shutdown()
         self._over.set()
         self._thread.join(END_SECONDS)
-        if self._thread.is_alive():
-            ray.shutdown()  # else whatever is being trained would be trained to its end, if it has one
+        if self._thread.is_alive():  # it was still starting Ray
+            ray.shutdown()
             self._thread.join()
         if self._python_path is None:
             os.environ.pop("PYTHONPATH", None)
