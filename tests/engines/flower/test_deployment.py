@@ -24,6 +24,11 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def was_lost_and_came_back(folder: Path) -> bool:
+    answered = [len(record["device_reports"]) for record in records(folder)]
+    return 2 in answered and 3 in answered[answered.index(2) :]
+
+
 def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -47,16 +52,16 @@ def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path:
             fleet.write_key(f"device-{device}")
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
-        settings = {"devices": 3, "devices-per-round": 3, "rounds": 4, "local-epochs": 1, "deadline": 90.0}
+        # More rounds than there is time for: the run is stopped when the device is back.
+        settings = {"devices": 3, "devices-per-round": 3, "rounds": 200, "local-epochs": 1, "deadline": 90.0}
         run = fleet.start_run(settings)
         wait_until(lambda: "train.round" in fleet.log("device-2"), 400, "there is no round")
         fleet.stop("device-2", signal.SIGKILL)
         fleet.start_supernode("device-2", 2)
-        while run.poll() is None:
+        end = time.monotonic() + 600
+        while not was_lost_and_came_back(folder) and run.poll() is None and time.monotonic() < end:
             time.sleep(1)
             if not fleet.is_running("device-2"):  # the SuperLink believes in the dead one for a minute
                 fleet.start_supernode("device-2", 2)
-        assert run.returncode == 0, fleet.log("run")
-    answered = [len(record["device_reports"]) for record in records(folder)]
-    assert (len(answered), answered[0], answered[-1]) == (4, 2, 3), fleet.log("run")
-    assert (folder / "runs" / "flower" / "model.safetensors").exists()
+        assert was_lost_and_came_back(folder), fleet.log("run")
+        assert run.poll() in (None, 0), fleet.log("run")
