@@ -24,11 +24,6 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def was_lost_and_came_back(folder: Path) -> bool:
-    answered = [len(record["device_reports"]) for record in records(folder)]
-    return 2 in answered and 3 in answered[answered.index(2) :]
-
-
 def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     folder.mkdir()
@@ -52,16 +47,17 @@ def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path:
             fleet.write_key(f"device-{device}")
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
-        # More rounds than there is time for: the run is stopped when the device is back.
-        settings = {"devices": 3, "devices-per-round": 3, "rounds": 200, "local-epochs": 1, "deadline": 90.0}
+        # Enough rounds to come back in: the first waits for the dead one about as long as the SuperLink.
+        settings = {"devices": 3, "devices-per-round": 3, "rounds": 12, "local-epochs": 1, "deadline": 90.0}
         run = fleet.start_run(settings)
         wait_until(lambda: "train.round" in fleet.log("device-2"), 400, "there is no round")
         fleet.stop("device-2", signal.SIGKILL)
         fleet.start_supernode("device-2", 2)
-        end = time.monotonic() + 600
-        while not was_lost_and_came_back(folder) and run.poll() is None and time.monotonic() < end:
+        while run.poll() is None:
             time.sleep(1)
             if not fleet.is_running("device-2"):  # the SuperLink believes in the dead one for a minute
                 fleet.start_supernode("device-2", 2)
-        assert was_lost_and_came_back(folder), fleet.log("run")
-        assert run.poll() in (None, 0), fleet.log("run")
+        assert run.returncode == 0, fleet.log("run")
+    answered = [len(record["device_reports"]) for record in records(folder)]
+    assert 3 in answered[answered.index(2) :], fleet.log("run")
+    assert (folder / "runs" / "flower" / "model.safetensors").exists()

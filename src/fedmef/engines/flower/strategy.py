@@ -35,8 +35,8 @@ class FedMefStrategy(Strategy):
 
     Args:
         experiment: method, devices, rounds and the rest; devices and ClientApps must have the same. A round
-            with fewer than `min_devices` usable updates changes nothing; `round_attempts` is not used, because
-            Flower's loop goes on to the next.
+            with fewer than `min_devices` usable updates changes nothing, and is not repeated, whatever
+            `round_attempts` says: Flower's loop goes on to the next.
         network: an ordinary PyTorch network; the method makes it sparse.
         patience: seconds to wait for all devices to connect, before the first round.
     """
