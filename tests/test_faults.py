@@ -303,12 +303,16 @@ class Moody(Method):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "flower"])
 def test_a_device_that_raises_hangs_or_is_killed_costs_its_own_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if engine == "flower":
+        pytest.importorskip("flwr")
+        pytest.importorskip("ray")
     monkeypatch.chdir(Path(__file__).parent)
     settings = {**SMALL, "devices": 5, "devices_per_round": 5, "rounds": 2, "method": "test_faults:Moody"}
-    settings |= {"engine": "processes", "workers": 2, "deadline": 20.0, "min_devices": 2}
+    settings |= {"engine": engine, "workers": 2, "deadline": 20.0, "min_devices": 2}
     run = fedmef.run(Experiment(**settings), tmp_path / "run")
     first, second = run.metrics
     reasons = {entry["device"]: entry["reason"] for entry in first["lost"]}

@@ -43,6 +43,7 @@ def run(
     overwrite: bool = False,
     watch: Watcher | None = None,
     start: EngineStarter = start_engine,
+    elsewhere: bool = False,
 ) -> Run:
     """Run an experiment in a new directory and return it.
 
@@ -53,10 +54,11 @@ def run(
         overwrite: replace a run that is there already.
         watch: called with every round's record.
         start: gives the engine that carries the messages; by default the one that the experiment asks for.
+        elsewhere: devices have data of their own; of `dataset`, only `test` is used, and its statistics.
     """
     # Whatever is wrong with the experiment shows before anything is written.
     path = Path(out) if out is not None else new_directory(experiment)
-    fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment))
+    fleet = build_fleet(experiment, dataset, Run.mask_memory(path, experiment), elsewhere=elsewhere)
     Run.check_free(path, overwrite=overwrite)
     check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
     with one_thread(), stop_on_signals() as stop, start(fleet) as engine:
@@ -70,6 +72,7 @@ def resume(
     dataset: Dataset | None = None,
     watch: Watcher | None = None,
     start: EngineStarter = start_engine,
+    elsewhere: bool = False,
 ) -> Run:
     """Go on with an interrupted run; it ends in the same bits as one that was never interrupted.
 
@@ -84,7 +87,8 @@ def resume(
         raise UserError(f"rounds = {experiment.rounds}: {directory.path} has done {done} rounds already")
     if directory.finished and not longer:
         return directory
-    fleet = build_fleet(experiment, dataset, Run.mask_memory(directory.path, experiment))
+    memory = Run.mask_memory(directory.path, experiment)
+    fleet = build_fleet(experiment, dataset, memory, elsewhere=elsewhere)
     check_device_memory(experiment, fleet.dataset.shape, fleet.dataset.classes)
     if directory.finished:
         directory.unfinish()
@@ -126,8 +130,8 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
     if checkpoint := directory.read_checkpoint():
         state, first_round, ledger = checkpoint
         _load(model, state, directory)
-    checks = UpdateChecks(len(fleet.dataset.train), experiment.max_update_norm)
-    server = Server(fleet.method, model, checks)
+    most_samples = len(fleet.dataset.train) if fleet.shares else None
+    server = Server(fleet.method, model, UpdateChecks(most_samples, experiment.max_update_norm))
     if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
         server.ledger.restore(ledger)
     for round_number in range(first_round, experiment.rounds):

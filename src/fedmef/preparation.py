@@ -13,11 +13,19 @@ from fedmef.wire import MaskMemory
 
 
 def build_fleet(
-    experiment: Experiment, dataset: Dataset | None = None, memory: MaskMemory | None = None
+    experiment: Experiment,
+    dataset: Dataset | None = None,
+    memory: MaskMemory | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Fleet:
-    """Everything that an experiment needs to run here; raises `UserError` for what is not there."""
+    """Everything that an experiment needs to run here; raises `UserError` for what is not there.
+
+    With `elsewhere`, devices have their own data and masks.
+    """
     check_names(experiment)
-    fleet = Fleet.build(experiment, dataset or open_dataset(experiment), memory)
+    data = dataset or open_dataset(experiment)
+    fleet = Fleet.elsewhere(experiment, data) if elsewhere else Fleet.build(experiment, data, memory)
     check_fit(fleet)
     return fleet
 

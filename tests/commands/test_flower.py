@@ -1,4 +1,8 @@
-"""`fedmef flower new`: what it writes. That the app runs is in tests/engines/flower."""
+"""`fedmef flower new`: what it writes.
+
+That the app runs on a fleet is in tests/engines/flower/test_deployment.py, with the installed packages. Its
+README in a fresh environment, where pip installs what it needs, has no test.
+"""
 
 import tomllib
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The devices that one process stands for: one model as scratch space, each device's share of the data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +21,22 @@ class Fleet:
     method: Method
     model: nn.Module
     dataset: Dataset
-    shares: list[Tensor]  # training samples of each device
+    shares: list[Tensor]  # training samples of each device; none when devices have their data elsewhere
     memory: MaskMemory | None = None  # the masks that its devices hold: equal masks need one copy
 
     @classmethod
     def build(cls, experiment: Experiment, dataset: Dataset, memory: MaskMemory | None = None) -> "Fleet":
         """The same fleet in every process."""
-        method = build_method(experiment)
-        return cls(
-            experiment,
-            method,
-            prepared_model(experiment, method, dataset.classes, dataset.shape[0]),
-            dataset,
-            partition(experiment, dataset),
-            memory,
+        return replace(
+            cls.elsewhere(experiment, dataset), shares=partition(experiment, dataset), memory=memory
         )
+
+    @classmethod
+    def elsewhere(cls, experiment: Experiment, dataset: Dataset) -> "Fleet":
+        """What a server needs whose devices have their own data, and masks; `dataset` is for testing."""
+        method = build_method(experiment)
+        model = prepared_model(experiment, method, dataset.classes, dataset.shape[0])
+        return cls(experiment, method, model, dataset, [])
 
     def train(self, device: int, message: bytes) -> bytes:
         """One device's round: bytes in, bytes out."""

@@ -1,17 +1,19 @@
 """The two halves of an app and the strategy, on a Grid without a network, with the template's functions."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message, UserConfig
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict, UserConfig
 from flwr.serverapp import ServerApp
 
 import fedmef
+from fedmef.data import Dataset, Split
 from fedmef.engines.flower import FedMefStrategy, client_app, server_app
-from fedmef.engines.flower.apps import experiment_of
+from fedmef.engines.flower.apps import _tell, experiment_of
 from fedmef.engines.flower.translation import TRAIN, device_number
 from fedmef.errors import UserError
 from fedmef.flower_template.app.task import load_data, load_model
@@ -84,11 +86,43 @@ def test_an_app_goes_on_with_its_run_to_the_same_bits(
         patch.setattr("fedmef.engines.flower.apps._tell", stop)
         with pytest.raises(RuntimeError, match="power cut"):
             run(server_app(load_model, load_data), config)
-    with pytest.raises(UserError, match=r"seed = 7: .* was begun with 0"):
+    with pytest.raises(UserError, match=r"seed = 0 there, 7 here"):
         run(server_app(load_model, load_data), {**config, "seed": 7})
-    run(server_app(load_model, load_data), config)
-    assert len(Run.open(stopped).metrics) == 3
+    run(server_app(load_model, load_data), {**config, "min-devices": 2})
+    records = Run.open(stopped).metrics
+    assert len(records) == 3
+    for field in ("bytes_down", "bytes_up"):  # devices kept their masks, and the server knows
+        assert records[2][field] == Run.open(whole).metrics[2][field]
     assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    run(server_app(load_model, load_data), {**config, "rounds": 4})
+    assert [record["adjusted"] for record in Run.open(stopped).metrics] == [False, True, False, False]
+
+
+def little_on_the_server(partition_id: int | None = None) -> Dataset:
+    data = load_data(partition_id)
+    if partition_id is None:
+        one = Split(data.train.images[:1], data.train.labels[:1])
+        return dataclasses.replace(data, train=one)
+    return data
+
+
+def test_the_servers_training_data_are_not_used(tmp_path: Path) -> None:
+    config: UserConfig = {**CONFIG, "rounds": 1}
+    for name, data in {"little": little_on_the_server, "all": load_data}.items():
+        out: UserConfig = {**config, "out": str(tmp_path / name)}
+        devices = client_app(load_model, load_data)
+        server_app(load_model, data)(Loopback(dict(NODES), devices, out), context(0, out))
+        assert Run.open(tmp_path / name).metrics[0]["rejected"] == []
+    little, everything = (tmp_path / name / "model.safetensors" for name in ("little", "all"))
+    assert little.read_bytes() == everything.read_bytes()
+
+
+def test_answers_of_a_repeated_attempt_are_not_counted_twice(caplog: pytest.LogCaptureFixture) -> None:
+    record = {"round": 3, "devices": [0, 1], "attempts": 2, "train_loss": 0.5, "test_accuracy": None}
+    lost = [{"device": device, "attempt": attempt} for device, attempt in ((0, 0), (1, 0), (1, 1))]
+    with caplog.at_level("INFO", logger="flwr"):
+        _tell({**record, "lost": lost, "device_reports": [{}, {}, {}]})
+    assert "round 3: 1 of 2 devices answered" in caplog.text
 
 
 def test_a_device_that_lost_its_masks_costs_a_round_and_gets_all_of_them(
@@ -119,6 +153,52 @@ def test_a_device_that_lost_its_masks_costs_a_round_and_gets_all_of_them(
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_strategy_runs_every_method(method: str) -> None:
     strategy_state({**CONFIG, "method": method, "rounds": 2, "adjust-until": 2})
+
+
+def one_strategy(**settings: Any) -> FedMefStrategy:
+    experiment = experiment_of({**CONFIG, **settings}, load_model, load_data)
+    return FedMefStrategy(experiment, load_model(10, 1))
+
+
+def one_round(strategy: FedMefStrategy, grid: Loopback) -> ArrayRecord | None:
+    messages = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    return strategy.aggregate_train(1, grid.send_and_receive(messages))[0]
+
+
+def test_the_strategy_refuses_what_every_run_refuses() -> None:
+    with pytest.raises(UserError, match="noise_multiplier"):
+        one_strategy(**{"noise-multiplier": 1.0, "clip-norm": 1.0})
+
+
+def test_the_strategy_leaves_the_model_when_too_few_updates_can_be_used() -> None:
+    devices = client_app(load_model, load_data)
+    too_few: list[UserConfig] = [{"max-update-norm": 1e-9}, {"faults": "drop@0:1", "min-devices": 2}]
+    for settings in too_few:
+        grid = Loopback(dict(NODES), devices, {**CONFIG, **settings})
+        assert one_round(one_strategy(**settings), grid) is None
+
+
+def test_the_strategy_bears_a_node_that_answers_nonsense() -> None:
+    devices = client_app(load_model, load_data)
+
+    def app(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == TRAIN and device_number(context) == 1:
+            return Message(RecordDict(), reply_to=message)
+        return devices(message, context)
+
+    assert one_round(one_strategy(), Loopback(dict(NODES), app, CONFIG)) is not None
+
+
+def test_the_strategy_adds_its_noise_even_if_nobody_answers() -> None:
+    private = {"noise-multiplier": 1.0, "clip-norm": 1.0, "adjust-until": 0, "deadline": 0.1}
+    strategy = one_strategy(**private)
+    before = strategy.arrays().to_torch_state_dict()
+    grid = Loopback(dict(NODES), client_app(load_model, load_data), {**CONFIG, **private})
+    strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    after = strategy.aggregate_train(1, [])[0]
+    assert after is not None
+    changed = after.to_torch_state_dict()
+    assert any(not torch.equal(changed[name], before[name]) for name in before)
 
 
 def test_a_setting_that_does_not_exist_is_named() -> None:

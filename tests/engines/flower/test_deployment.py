@@ -47,7 +47,8 @@ def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path:
             fleet.write_key(f"device-{device}")
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
-        settings = {"devices": 3, "devices-per-round": 3, "rounds": 4, "local-epochs": 1, "deadline": 90.0}
+        # Enough rounds to come back in: the first waits for the dead one about as long as the SuperLink.
+        settings = {"devices": 3, "devices-per-round": 3, "rounds": 12, "local-epochs": 1, "deadline": 90.0}
         run = fleet.start_run(settings)
         wait_until(lambda: "train.round" in fleet.log("device-2"), 400, "there is no round")
         fleet.stop("device-2", signal.SIGKILL)
@@ -58,5 +59,5 @@ def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path:
                 fleet.start_supernode("device-2", 2)
         assert run.returncode == 0, fleet.log("run")
     answered = [len(record["device_reports"]) for record in records(folder)]
-    assert (len(answered), answered[0], answered[-1]) == (4, 2, 3), fleet.log("run")
+    assert 3 in answered[answered.index(2) :], fleet.log("run")
     assert (folder / "runs" / "flower" / "model.safetensors").exists()

@@ -26,11 +26,10 @@ from fedmef.engines.fleet import Fleet, prepared_model
 from fedmef.engines.flower.engine import FlowerEngine
 from fedmef.engines.flower.nodes import Nodes
 from fedmef.engines.flower.translation import device_number, device_reply, train_reply
-from fedmef.errors import UserError
-from fedmef.experiment import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.experiment import Experiment, make_experiment
 from fedmef.federation import new_directory, one_thread, resume, run
 from fedmef.methods import build_method
-from fedmef.run_directory import CONFIG, Record, Run
+from fedmef.run_directory import CONFIG, Record
 from fedmef.wire import MaskMemory
 
 LoadModel = Callable[..., nn.Module]
@@ -59,10 +58,11 @@ def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
 
         out = Path(str(config[OUT])) if config.get(OUT) else new_directory(experiment)
         if config.get(RESUME) and (out / CONFIG).is_file():
-            _check_same(Run.open(out).experiment, experiment, out)
-            finished = resume(out, dataset=load_data(), watch=_tell, start=start)
+            # All of it: the devices know only the configuration of now.
+            now = experiment.model_dump()
+            finished = resume(out, now, dataset=load_data(), watch=_tell, start=start, elsewhere=True)
         else:
-            finished = run(experiment, out, dataset=load_data(), watch=_tell, start=start)
+            finished = run(experiment, out, dataset=load_data(), watch=_tell, start=start, elsewhere=True)
         log(INFO, "test accuracy %.2f %%, in %s", 100 * finished.summary["test_accuracy"], out.absolute())
 
     return app
@@ -114,16 +114,6 @@ def experiment_of(config: UserConfig, load_model: LoadModel, load_data: LoadData
     )
 
 
-def _check_same(before: Experiment, now: Experiment, out: Path) -> None:
-    """The devices know only the configuration of now."""
-    for name in Experiment.model_fields.keys() - MACHINE_FIELDS:
-        if getattr(before, name) != getattr(now, name):
-            raise UserError(
-                f"{name} = {getattr(now, name)!r}: {out} was begun with {getattr(before, name)!r}; "
-                "set it back, or choose another out"
-            )
-
-
 def _name(function: Callable[..., object]) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
@@ -134,7 +124,7 @@ def _tell(record: Record) -> None:
         INFO,
         "round %d: %d of %d devices answered, loss %s%s",
         record["round"],
-        len(record["device_reports"]),
+        len(record["devices"]) - sum(lost["attempt"] == record["attempts"] - 1 for lost in record["lost"]),
         len(record["devices"]),
         record["train_loss"],
         "" if accuracy is None else f", test accuracy {accuracy:.2%}",

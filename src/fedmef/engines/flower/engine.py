@@ -6,7 +6,7 @@ from typing import Self
 
 from fedmef.engines.base import Lost
 from fedmef.engines.flower.nodes import Nodes
-from fedmef.engines.flower.translation import content_of, lost_of, report_of, train_message
+from fedmef.engines.flower.translation import answer_of, train_message
 from fedmef.engines.reports import DeviceReport
 
 
@@ -15,7 +15,8 @@ class FlowerEngine:
 
     Args:
         nodes: the nodes that are the devices.
-        deadline: seconds in which a device must answer; None waits for as long as Flower keeps a message.
+        deadline: seconds in which a device must answer, counted from when its message is sent; None waits for
+            as long as Flower keeps a message.
         patience: seconds to wait for all devices to connect, before the first round.
     """
 
@@ -28,26 +29,28 @@ class FlowerEngine:
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """What each device answers to its message."""
         nodes = self._nodes.of(messages)
+        patience = self._patience(len(nodes))
         sent = {
-            device: train_message(messages[device], nodes[device], self._deadline)
+            device: train_message(messages[device], nodes[device], patience)
             for device in messages
             if device in nodes
         }
-        replies = self._nodes.exchange(sent.values(), self._deadline)
+        replies = self._nodes.exchange(sent.values(), patience)
         answers: dict[int, bytes | Lost] = {}
         self.reports = []
         for device, content in messages.items():
-            reply = replies.get(sent[device].metadata.message_id) if device in sent else None
-            if reply is not None and reply.has_content():
-                answers[device] = content_of(reply)
-                self.reports.append(report_of(reply, device, len(content)))
-            elif reply is not None:
-                answers[device] = lost_of(reply)
-            elif device in sent:
-                answers[device] = Lost.too_late(self._deadline) if self._deadline else Lost("no answer")
-            else:
+            if device not in sent:
                 answers[device] = Lost("its node is not connected")
+                continue
+            reply = replies.get(sent[device].metadata.message_id)
+            answers[device], report = answer_of(reply, device, len(content), self._deadline)
+            if report is not None:
+                self.reports.append(report)
         return answers
+
+    def _patience(self, devices: int) -> float | None:
+        """Seconds to wait for the answers of so many devices, that were all asked at once."""
+        return self._deadline
 
     def __enter__(self) -> Self:
         return self

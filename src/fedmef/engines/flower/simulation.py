@@ -2,12 +2,14 @@
 
 import logging
 import os
-import tempfile
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from queue import Queue
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import ray
 import torch
@@ -17,13 +19,20 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from fedmef.data import Dataset
-from fedmef.engines.fleet import Fleet
+from fedmef.engines.base import Lost
+from fedmef.engines.fleet import Fleet, warm_up
 from fedmef.engines.flower.engine import FlowerEngine
 from fedmef.engines.flower.nodes import Nodes
 from fedmef.engines.flower.translation import device_number, device_reply, train_reply
+from fedmef.engines.scratch import Scratch
 from fedmef.errors import FedmefError
 from fedmef.experiment import Experiment
+from fedmef.faults import TooLate
 from fedmef.wire import MaskMemory
+
+# Beside training, a round may have to start a worker, where PyTorch is imported and the model is built.
+START_SECONDS = 120.0
+END_SECONDS = 5.0
 
 
 class SimulationEngine(FlowerEngine):
@@ -31,10 +40,11 @@ class SimulationEngine(FlowerEngine):
 
     def __init__(self, fleet: Fleet, workers: int) -> None:
         experiment, dataset = fleet.experiment, fleet.dataset
-        self._folder = tempfile.TemporaryDirectory(prefix="fedmef-")
+        self._workers = workers
+        self._scratch = Scratch()
         data = dataset.folder
         if data is None:
-            data = Path(self._folder.name) / "data"
+            data = self._scratch.folder / "data"
             dataset.write(data)
         self._python_path = os.environ.get("PYTHONPATH")  # Flower changes it for Ray's workers
         self._over = threading.Event()
@@ -57,16 +67,24 @@ class SimulationEngine(FlowerEngine):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # First of all: Flower would wait for whatever is still being trained, though it may have no end.
+        ray.shutdown()
         self._over.set()
-        self._thread.join(timeout=None if kind is None else 5)
-        if self._thread.is_alive():
-            ray.shutdown()  # else whatever is being trained would be trained to its end
+        self._thread.join(END_SECONDS)
+        if self._thread.is_alive():  # it was still starting Ray
+            ray.shutdown()
             self._thread.join()
         if self._python_path is None:
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = self._python_path
-        self._folder.cleanup()
+        self._scratch.remove()
+
+    def _patience(self, devices: int) -> float | None:
+        """A device's own time ends at the deadline, in `_on_time`; but it may have to wait for a worker."""
+        if self._deadline is None:
+            return None
+        return self._deadline * -(-devices // self._workers) + START_SECONDS
 
     def _check_running(self) -> None:
         if not self._thread.is_alive() or self._failure is not None:
@@ -90,7 +108,14 @@ class SimulationEngine(FlowerEngine):
                 fleet.experiment.devices,
                 backend_config={
                     "init_args": {"num_cpus": workers, "log_to_driver": False, "logging_level": "ERROR"},
-                    "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                    "client_resources": {
+                        "num_cpus": 1,
+                        "num_gpus": 0.0,
+                        # Flower hands these to Ray. A worker that dies is replaced, and its device tried once
+                        # more: what may not be tried again, Ray does not keep until the new worker is there.
+                        "max_restarts": -1,
+                        "max_task_retries": 1,
+                    },
                 },
             )
         except BaseException as error:
@@ -109,12 +134,40 @@ def _client_app(experiment: str, data: Path, memory: MaskMemory | None) -> Clien
 
     @app.train("round")
     def train(message: Message, context: Context) -> Message:
-        return train_reply(message, device_number(context), _fleet(experiment, data, memory).train)
+        return _train(message, device_number(context), _fleet(experiment, data, memory))
 
     return app
+
+
+def _train(message: Message, device: int, fleet: Fleet) -> Message:
+    def train(device: int, content: bytes) -> bytes:
+        with _on_time(fleet.experiment.deadline):
+            return fleet.train(device, content)
+
+    return train_reply(message, device, train)
+
+
+@contextmanager
+def _on_time(deadline: float | None) -> Iterator[None]:
+    """Interrupt what takes longer, so that its worker is free again: Ray trains in the main thread."""
+    if deadline is None:
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise TooLate(Lost.too_late(deadline).reason)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, deadline)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @lru_cache(maxsize=1)
 def _fleet(experiment: str, data: Path, memory: MaskMemory | None) -> Fleet:
     torch.set_num_threads(1)
+    warm_up()
     return Fleet.build(Experiment.model_validate_json(experiment), Dataset.open(data), memory)

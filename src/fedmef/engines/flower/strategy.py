@@ -6,7 +6,7 @@
         result = strategy.start(grid, strategy.arrays(), num_rounds=experiment.rounds)
 
 The ClientApp is `fedmef.engines.flower.client_app`. `server_app` does more: a run's directory, resuming,
-evaluation.
+evaluation, and rounds that too few devices answered are repeated.
 """
 
 from collections.abc import Iterable
@@ -19,19 +19,24 @@ from flwr.supercore import log
 from torch import nn
 
 from fedmef.collection import choose_devices
+from fedmef.engines.base import Lost
 from fedmef.engines.flower.nodes import Nodes
-from fedmef.engines.flower.translation import content_of, train_message
+from fedmef.engines.flower.translation import answer_of, train_message
 from fedmef.experiment import Experiment
 from fedmef.federation import one_thread
 from fedmef.methods import Plan, build_method
+from fedmef.preparation import check_aggregation
 from fedmef.server import Server, packed_masks
+from fedmef.update_checks import UpdateChecks
 
 
 class FedMefStrategy(Strategy):
     """Whatever method the experiment names. The global model lives in `server`, sparse, between rounds.
 
     Args:
-        experiment: method, devices, rounds and the rest; devices and ClientApps must have the same.
+        experiment: method, devices, rounds and the rest; devices and ClientApps must have the same. A round
+            with fewer than `min_devices` usable updates changes nothing, and is not repeated, whatever
+            `round_attempts` says: Flower's loop goes on to the next.
         network: an ordinary PyTorch network; the method makes it sparse.
         patience: seconds to wait for all devices to connect, before the first round.
     """
@@ -40,7 +45,9 @@ class FedMefStrategy(Strategy):
         self.experiment = experiment
         self.patience = patience
         method = build_method(experiment)
-        self.server = Server(method, method.prepare(network))
+        check_aggregation(method)
+        checks = UpdateChecks(None, experiment.max_update_norm)
+        self.server = Server(method, method.prepare(network), checks)
         self._plan: Plan | None = None
         self._nodes: Nodes | None = None
         self._asked: dict[int, int] = {}  # the device that each node of this round is
@@ -65,23 +72,29 @@ class FedMefStrategy(Strategy):
         for device in messages:
             self.server.missed(device)  # until it answers: then it has the masks of this message
         self._asked = {nodes[device]: device for device in messages}
-        return [train_message(content, nodes[device]) for device, content in messages.items()]
+        deadline = self.experiment.deadline
+        return [train_message(content, nodes[device], deadline) for device, content in messages.items()]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Absorb the answers that can be used, let the method adjust the masks."""
         assert self._plan is not None, "configure_train comes first"
-        answers = {
-            self._asked[reply.metadata.src_node_id]: content_of(reply)
-            for reply in replies
-            if reply.has_content()
-        }
+        answers: dict[int, bytes] = {}
+        for reply in replies:
+            if (device := self._asked.get(reply.metadata.src_node_id)) is None:
+                continue
+            answer, _ = answer_of(reply, device, 0, self.experiment.deadline)
+            if isinstance(answer, Lost):
+                log(WARNING, "device %d: %s", device, answer.reason)
+            else:
+                answers[device] = answer
         with one_thread():
             updates, rejections = self.server.check(answers, self._plan)
             for rejection in rejections:
                 log(WARNING, "device %d: %s", rejection.device, rejection.reason)
-            if not updates:
+            if len(updates) < self.experiment.fewest_devices:  # none is enough where there is noise
+                log(WARNING, "%d usable updates are too few: the model stays as it is", len(updates))
                 return None, None
             loss = self.server.absorb(updates, self._plan)
             self.server.adjust(self._plan)

@@ -1,5 +1,6 @@
 """Our messages as Flower's, and back. Bytes stay bytes: Flower carries them as one array of our own kind."""
 
+import math
 from collections.abc import Callable
 from logging import ERROR
 
@@ -7,13 +8,21 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from fedmef.engines.base import Lost
+from fedmef.engines.base import LONGEST_REASON, Lost
 from fedmef.engines.reports import DeviceReport, measured
-from fedmef.errors import FedmefError, UserError
+from fedmef.errors import UserError
 from fedmef.faults import InjectedFault
 
 TRAIN, WHICH_DEVICE = "train.round", "query.device"
 STYPE = "fedmef.safetensors"
+LONGEST_TRACE = 20_000
+NOT_OURS = "a Flower message without one of ours in it: do both sides run this app?"
+# What Flower answers in the place of a node whose message is void by now.
+EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+
+
+class MalformedError(Exception):
+    """A node's message is not what it should be; that is the node's fault, never a reason to stop."""
 
 
 def train_message(content: bytes, node: int, deadline: float | None = None) -> Message:
@@ -43,8 +52,12 @@ def device_number(context: Context) -> int:
 
 
 def device_of(reply: Message) -> int:
-    """Which device a node says that it is."""
-    return int(reply.content.config_records["fedmef"]["device"])  # type: ignore[arg-type]
+    """Which device a node says that it is; raises `MalformedError`."""
+    record = reply.content.config_records.get("fedmef", ConfigRecord())
+    device = record.get("device")
+    if not isinstance(device, int):
+        raise MalformedError(NOT_OURS)
+    return device
 
 
 def train_reply(message: Message, device: int, train: Callable[[int, bytes], bytes]) -> Message:
@@ -65,28 +78,48 @@ def _failure(lost: Lost, message: Message) -> Message:
     return Message(Error(code, f"{lost.reason}\0{lost.traceback}"), reply_to=message)
 
 
+def answer_of(
+    reply: Message | None, device: int, bytes_down: int, deadline: float | None
+) -> tuple[bytes | Lost, DeviceReport | None]:
+    """A device's answer and what it measured of itself, or why there is none. No reply is trusted."""
+    late = Lost.too_late(deadline) if deadline else Lost("no answer")
+    if reply is None or (reply.has_error() and reply.error.code in EXPIRED):
+        return late, None
+    if reply.has_error():
+        return lost_of(reply), None
+    try:
+        answer = content_of(reply)
+        report = _report_of(reply, device, bytes_down, len(answer))
+    except MalformedError as error:
+        return Lost(str(error)), None
+    if deadline is not None and report.seconds > deadline:
+        return late, None
+    return answer, report
+
+
 def lost_of(reply: Message) -> Lost:
     """Why a node gave no answer; what is not from us has no traceback."""
     reason, _, trace = (reply.error.reason or "its node reported an error").partition("\0")
-    return Lost(reason, trace)
+    if "ray.exceptions.Actor" in reason:  # three paragraphs, of addresses and log files
+        reason = "its worker process died: killed, or out of memory (fewer workers need less)"
+    return Lost(reason[:LONGEST_REASON], trace[:LONGEST_TRACE])
 
 
 def content_of(message: Message) -> bytes:
-    """The bytes that a message carries."""
+    """The bytes that a message carries; raises `MalformedError`."""
     record = message.content.array_records.get("fedmef", ArrayRecord())
     array = record.get("message")
     if array is None or array.stype != STYPE:
-        raise FedmefError("a Flower message without one of ours in it: do both sides run this app?")
+        raise MalformedError(NOT_OURS)
     return bytes(array.data)
 
 
-def report_of(reply: Message, device: int, bytes_down: int) -> DeviceReport:
-    """What a device measured of itself."""
-    costs = reply.content.metric_records["costs"]
-    seconds, peak_memory = costs["seconds"], costs["peak-memory"]
-    assert isinstance(seconds, float)
-    assert isinstance(peak_memory, int)
-    return DeviceReport(device, seconds, peak_memory, bytes_down, len(content_of(reply)))
+def _report_of(reply: Message, device: int, bytes_down: int, bytes_up: int) -> DeviceReport:
+    costs = reply.content.metric_records.get("costs", MetricRecord())
+    seconds, peak_memory = costs.get("seconds"), costs.get("peak-memory")
+    if not (isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(peak_memory, int)):
+        raise MalformedError("its answer does not say what it cost: seconds and peak-memory")
+    return DeviceReport(device, float(seconds), peak_memory, bytes_down, bytes_up)
 
 
 def _array(content: bytes) -> ArrayRecord:

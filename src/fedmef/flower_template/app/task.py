@@ -16,9 +16,9 @@ def load_model(classes: int, channels: int) -> nn.Module:
 def load_data(partition_id: int | None = None) -> Dataset:
     """YOUR DATA. On a device, `partition_id` is its number: `train` is what it has, and `test` is not used.
 
-    On the server it is None: `test` scores the global model, and `train` is not used. Images are uint8
-    [N, C, H, W], labels int64 [N]. Give the same `known_statistics` (mean and standard deviation of each
-    channel, pixels from 0 to 1) everywhere, or each device normalises with its own.
+    On the server it is None: `test` scores the global model, and `train` is not used, but must not be empty:
+    give `test` again. Images are uint8 [N, C, H, W], labels int64 [N]. Give the same `known_statistics` (mean
+    and standard deviation of each channel, pixels from 0 to 1) everywhere, or each normalises with its own.
     """
     digits = load_dataset("digits")
     train = digits.train
