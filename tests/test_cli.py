@@ -373,7 +373,7 @@ def test_a_device_that_cannot_fit_is_refused_before_training(
     code, printed, errors = invoke(arguments, capsys, monkeypatch)
     assert (code, printed, errors.count("\n")) == (2, "", 1)
     assert "needs 16.0 kB" in errors
-    assert "batch_size = 10 (10.0 kB)" in errors
+    assert "batch_size = 9 (9.0 kB)" in errors
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,7 +15,7 @@ from fedmef.progress import human_bytes
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BATCH_TRIES = 4
-MARGIN = 0.05  # of the limit stays free in what we propose: a real round was up to 5 % above a measured one
+MARGIN = 0.05  # of the limit stays free: a real round was up to 5 % above a measured one
 
 Tell = Callable[[str], None]  # what is being measured now, for a person who waits
 
@@ -31,14 +31,14 @@ def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell
         return
     tell("measuring what a device needs")
     needed = needed_memory(experiment, shape, classes)
-    if needed <= limit:
+    room = round((1 - MARGIN) * limit)
+    if needed <= room:
         return
     problem = (
         f"device_memory = {human_bytes(limit)}: a device of this experiment needs {human_bytes(needed)} "
-        "(measured)"
+        f"(measured; {MARGIN:.0%} of the limit stay free)"
     )
     measure = partial(_changed, experiment, shape, classes, tell)
-    room = round((1 - MARGIN) * limit)
     lighter: dict[str, list[Any]] = {
         "activation_sparsity": _above(experiment.activation_sparsity),
         "sparsity": _above(experiment.sparsity),

@@ -29,7 +29,7 @@ class InlineEngine:
     def _train(self, device: int, message: bytes) -> bytes | Lost:
         deadline = self.fleet.experiment.deadline
         try:
-            answer, report = measured(self.fleet.train, device, message)
+            answer, report = measured(self.fleet.train, device, [message])
         except InjectedFault as fault:
             return Lost(str(fault))
         except Exception as error:  # whatever a device's code raises costs its own update only

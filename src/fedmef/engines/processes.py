@@ -234,8 +234,7 @@ def _work(
         connection.send_bytes(DONE)
         while True:
             device = int.from_bytes(connection.recv_bytes(), "little")
-            # Not held here: a device with little memory lets go of the message before it trains.
-            connection.send_bytes(_answer(fleet, device, connection.recv_bytes(), connection))
+            connection.send_bytes(_answer(fleet, device, connection))
     except (EOFError, OSError):
         shutil.rmtree(scratch, ignore_errors=True)  # the parent is done; if it was killed, it could not
 
@@ -245,9 +244,10 @@ def _could_not_start(error: Exception) -> Lost:
     return Lost(str(error) if isinstance(error, FedmefError) else unexpected, traceback.format_exc())
 
 
-def _answer(fleet: Fleet, device: int, message: bytes, connection: Connection) -> bytes:
+def _answer(fleet: Fleet, device: int, connection: Connection) -> bytes:
+    messages = [connection.recv_bytes()]
     try:
-        answer, report = measured(fleet.train, device, message)
+        answer, report = measured(fleet.train, device, messages)
         return DONE + MEASURED.pack(report.seconds, report.peak_memory) + answer
     except Killed:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -26,10 +26,16 @@ class DeviceReport:
     bytes_up: int
 
 
-def measured(train: Callable[[int, bytes], bytes], device: int, message: bytes) -> tuple[bytes, DeviceReport]:
-    """What `train(device, message)` answers, and what that took."""
+def measured(
+    train: Callable[[int, bytes], bytes], device: int, messages: list[bytes]
+) -> tuple[bytes, DeviceReport]:
+    """What `train(device, message)` answers, and what that took.
+
+    The message is taken out of its list: a device with little memory lets go of it before it trains.
+    """
+    length = len(messages[-1])
     forget_peak()
     started = time.perf_counter()
-    answer = train(device, message)
+    answer = train(device, messages.pop())
     seconds = time.perf_counter() - started
-    return answer, DeviceReport(device, seconds, peak_resident(), len(message), len(answer))
+    return answer, DeviceReport(device, seconds, peak_resident(), length, len(answer))

@@ -63,7 +63,7 @@ def device_of(reply: Message) -> int:
 def train_reply(message: Message, device: int, train: Callable[[int, bytes], bytes]) -> Message:
     """A device's round: its answer and what it measured of itself, or why it has none."""
     try:
-        answer, report = measured(train, device, content_of(message))
+        answer, report = measured(train, device, [content_of(message)])
     except InjectedFault as fault:
         return _failure(Lost(str(fault)), message)
     except Exception as error:  # whatever a device's code raises costs its own update only
