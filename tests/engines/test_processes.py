@@ -33,7 +33,7 @@ def test_an_error_while_a_worker_starts_is_told_and_leaves_the_scratch_folder_to
     tmp_path: Path,
 ) -> None:
     ours, theirs = multiprocessing.Pipe()
-    _work(theirs, Experiment(), tmp_path / "no-data", None, tmp_path)  # type: ignore[arg-type]
+    _work(theirs, Experiment(), tmp_path / "no-data", None, tmp_path)
     answer = ours.recv_bytes()
     assert answer[:1] == FAILED
     assert b"no-data" in answer
