@@ -48,7 +48,7 @@ def test_a_supernode_that_is_killed_costs_its_update_and_may_come_back(tmp_path:
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
         # Enough rounds to come back in: the first waits for the dead one about as long as the SuperLink.
-        settings = {"devices": 3, "devices-per-round": 3, "rounds": 12, "local-epochs": 1, "deadline": 90.0}
+        settings = {"devices": 3, "devices-per-round": 3, "rounds": 8, "local-epochs": 1, "deadline": 90.0}
         run = fleet.start_run(settings)
         wait_until(lambda: "train.round" in fleet.log("device-2"), 400, "there is no round")
         fleet.stop("device-2", signal.SIGKILL)

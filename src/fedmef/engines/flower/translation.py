@@ -102,7 +102,7 @@ def lost_of(reply: Message) -> Lost:
     reason, _, trace = (reply.error.reason or "its node reported an error").partition("\0")
     if "ray.exceptions.Actor" in reason:  # three paragraphs, of addresses and log files
         reason = "its worker process died: killed, or out of memory (fewer workers need less)"
-    return Lost(reason[:LONGEST_REASON], trace[:LONGEST_TRACE])
+    return Lost(reason[:LONGEST_REASON], trace[-LONGEST_TRACE:])
 
 
 def content_of(message: Message) -> bytes:
