@@ -48,8 +48,9 @@ class Experiment(BaseModel):
     width: int | None = Field(
         default=None, ge=1, description="Channels of the network's first stage (default: as published)."
     )
-    stem: Literal["cifar", "imagenet"] = Field(
-        default="cifar", description="First layers for small or large images."
+    stem: Literal["cifar", "strided", "imagenet"] = Field(
+        default="cifar",
+        description="First layers for small or large images; strided: small ones at half size, 4x faster.",
     )
     seed: int = Field(default=0, ge=0, description="Everything random derives from it.")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedmef.errors import UserError, unknown_name
 from fedmef.models.mobilenet_v2 import mobilenet_v2
-from fedmef.models.resnet import resnet18, resnet34, resnet50
+from fedmef.models.resnet import STEMS, resnet18, resnet34, resnet50
 from fedmef.models.small_cnn import small_cnn
 from fedmef.plugins import load_object
 from fedmef.randomness import derive_seed
@@ -30,16 +30,16 @@ Builder = Callable[..., nn.Module]
 DEFAULT_STEM = "cifar"
 
 
-def _both_stems(build: Builder) -> Mapping[str, Builder]:
-    return {"cifar": partial(build, stem="cifar"), "imagenet": partial(build, stem="imagenet")}
+def _all_stems(build: Builder) -> Mapping[str, Builder]:
+    return {stem: partial(build, stem=stem) for stem in STEMS}
 
 
 # A network's name, then its stem.
 MODELS: Mapping[str, Mapping[str, Builder]] = {
-    "resnet18": _both_stems(resnet18),
-    "resnet34": _both_stems(resnet34),
-    "resnet50": _both_stems(resnet50),
-    "mobilenet_v2": _both_stems(mobilenet_v2),
+    "resnet18": _all_stems(resnet18),
+    "resnet34": _all_stems(resnet34),
+    "resnet50": _all_stems(resnet50),
+    "mobilenet_v2": _all_stems(mobilenet_v2),
     "small_cnn": {"cifar": small_cnn},
 }
 

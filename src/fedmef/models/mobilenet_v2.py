@@ -84,7 +84,8 @@ class MobileNetV2(nn.Module):
     def __init__(self, *, classes: int, channels: int, width: int, stem: Stem) -> None:
         super().__init__()
         multiplier = width / STEM_CHANNELS
-        stages, stem_stride = (CIFAR_STAGES, 1) if stem == "cifar" else (IMAGENET_STAGES, 2)
+        stages = IMAGENET_STAGES if stem == "imagenet" else CIFAR_STAGES
+        stem_stride = 1 if stem == "cifar" else 2
         layers: list[nn.Module] = [_convolution(channels, width, kernel=3, stride=stem_stride)]
         inputs = width
         for stage in stages:

@@ -1,17 +1,18 @@
 """ResNet: He et al., "Deep Residual Learning for Image Recognition", https://arxiv.org/abs/1512.03385.
 
 Deviations: the bottleneck strides in its 3x3 convolution ("v1.5"), and the CIFAR stem keeps images at full
-size. Parameters are named as in torchvision, so its weights load into the ImageNet stem.
+size, the strided stem halves them. Parameters are named as in torchvision, so its weights load into the ImageNet stem.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedmef.models.initialisation import initialise_convolutions
 
-Stem = Literal["cifar", "imagenet"]
+Stem = Literal["cifar", "strided", "imagenet"]
+STEMS: tuple[Stem, ...] = get_args(Stem)
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -97,12 +98,13 @@ class ResNet(nn.Module):
         stem: Stem,
     ) -> None:
         super().__init__()
-        if stem == "cifar":
-            self.conv1 = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False)
-            self.maxpool: nn.Module = nn.Identity()
-        else:
+        self.maxpool: nn.Module = nn.Identity()
+        if stem == "imagenet":
             self.conv1 = nn.Conv2d(channels, width, kernel_size=7, stride=2, padding=3, bias=False)
             self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        else:
+            stride = 2 if stem == "strided" else 1
+            self.conv1 = nn.Conv2d(channels, width, kernel_size=3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
         grown = width * block.expansion
