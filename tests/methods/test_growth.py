@@ -61,6 +61,7 @@ def test_grown_weights_can_start_at_their_filters_mean() -> None:
 def test_growing_at_the_mean_of_what_is_left_changes_no_function() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(SparseConv2d(4, 3, 3, bias=False, sparsity=0.5, normalize=True))
+    layer_of(model).center_filters()
     layer, dropped_only = layer_of(model), copy.deepcopy(layer_of(model))
     active = set(layer.active_positions().tolist())
     pruned = [position for position in range(layer.geometry.size) if position not in active][:7]
@@ -70,6 +71,16 @@ def test_growing_at_the_mean_of_what_is_left_changes_no_function() -> None:
     growth = scores(pruned, [1.0] * 7)
     drop_and_grow_from_averages(model, [update(0, 1, growth)], 7.5 / layer.active_count, "mean")
     torch.testing.assert_close(layer.dense_weight(), dropped_only.dense_weight(), atol=1e-6, rtol=0)
+
+
+def test_under_nsconv_what_is_closest_to_its_filters_mean_goes_and_growing_at_zero_is_harmless() -> None:
+    layer = SparseConv2d(1, 1, (1, 8), bias=False, sparsity=0.5, normalize=True)
+    # The mean is 1: NSConv sees -1, 0, 0, 1, so 1 and 1 go although 0 is the smallest of all.
+    layer.assign(torch.tensor([0, 2, 4, 6]), torch.tensor([0.0, 1.0, 1.0, 2.0]))
+    before = layer.dense_weight()
+    drop_and_grow_from_averages(nn.Sequential(layer), [update(0, 1, scores([1, 3], [1.0, 1.0]))], 0.5, "zero")
+    assert layer.active_positions().tolist() == [0, 1, 3, 6]
+    torch.testing.assert_close(layer.dense_weight(), before)
 
 
 @pytest.mark.parametrize(

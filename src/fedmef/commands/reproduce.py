@@ -19,9 +19,12 @@ from fedmef.commands.common import (
 from fedmef.comparison import Failure, plan_runs
 from fedmef.errors import UserError
 from fedmef.studies import SCALES, STUDIES, find_scale, find_study
+from fedmef.studies.base import case_of
 from fedmef.studies.reproduction import (
+    adopt_finished,
     caption,
     check_directory,
+    chosen_cases,
     default_directory,
     study_table,
 )
@@ -38,6 +41,10 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="Seeds of every run (default 1; paper scale 5).")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PART", help="Only runs with this in their name, e.g. sparsity0.9; repeatable."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory of the runs (default: runs/reproduce-NAME-SCALE)."),
@@ -53,7 +60,7 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper; ends with our numbers beside the paper's.
 
-    Finished runs in --out are reused and interrupted ones resumed.
+    Finished runs in --out, or of other studies beside it, are reused and interrupted ones resumed.
     """
     if show_list:
         print_facts({study.name: f"{study.title} ({study.source})" for study in STUDIES.values()}, as_json)
@@ -63,14 +70,16 @@ def reproduce(
     study, scale = find_study(name), find_scale(scale_name)
     machine = {"data_dir": data_dir, "device": device, "engine": engine, "workers": workers}
     given = {field: value for field, value in machine.items() if value is not None}
-    experiments = study.experiments(scale, seeds, given)
+    experiments = chosen_cases(study.experiments(scale, seeds, given), only or [])
     out = out or default_directory(study, scale)
     check_directory(study, scale, out)
+    if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
+        typer.echo(f"{study.name}: {adopted} runs of other studies in {out.parent} are the same", err=True)
     plan = plan_runs(experiments, out, overwrite=overwrite)
     announce(f"{study.name} at {scale} scale: ", plan, out)
     outcomes = carry_out_shown(plan)
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    rows = study.rows(scale, outcomes)
+    rows = study.rows(scale, outcomes, {case_of(run) for run in experiments})
     about = caption(study, scale, experiments)
     if as_json:
         facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}

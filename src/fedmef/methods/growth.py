@@ -45,6 +45,7 @@ def drop_and_grow_from_averages(
         sent = [_checked_scores(update, name, layer) for update in updates]
         scores = average_scores([_vote(score) for score in sent] if votes else sent, weights)
         candidates, gradients = scores.positions.to(layer.mask.device), scores.gradients.to(layer.mask.device)
+        layer.center_filters()
         positions, values = layer.active_positions(), layer.values.detach()
         dropped = smallest_magnitudes(values, min(wanted, candidates.numel()))
         initial = values.new_zeros(candidates.numel())

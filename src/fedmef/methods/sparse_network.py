@@ -3,7 +3,7 @@
 from torch import nn
 
 from fedmef.experiment import CACHE_DTYPES, Experiment
-from fedmef.nn import sparsify
+from fedmef.nn import sparse_layers, sparsify
 from fedmef.nn.sparsify import Initialization
 
 
@@ -22,7 +22,7 @@ def sparse_network(
     ReLU's bit instead of a whole tensor is a part of SAP: methods that do not prune activations keep them as
     their papers do.
     """
-    return sparsify(
+    network = sparsify(
         network,
         sparsity=experiment.sparsity if sparsity is None else sparsity,
         normalize=normalize,
@@ -37,3 +37,6 @@ def sparse_network(
         compact_activations=prune_activations,
         consume=True,
     )
+    for layer in sparse_layers(network).values():
+        layer.center_filters()  # so that the smallest weights are those that matter least, from the start
+    return network

@@ -1,7 +1,8 @@
 """ResNet: He et al., "Deep Residual Learning for Image Recognition", https://arxiv.org/abs/1512.03385.
 
 Deviations: the bottleneck strides in its 3x3 convolution ("v1.5"), and the CIFAR stem keeps images at full
-size, the strided stem halves them. Parameters are named as in torchvision, so its weights load into the ImageNet stem.
+size, the strided one at half. Parameters are named as in torchvision, so its weights load into the ImageNet
+stem.
 """
 
 from typing import ClassVar, Literal, get_args

@@ -156,6 +156,18 @@ class SparseConv2d(nn.Module):
             return SparseWeight(self.values, self.mask, self.geometry, self.gain).dense().clone()
 
     @torch.no_grad()
+    def center_filters(self) -> None:
+        """Take the mean of each filter's active weights away: what the layer computes stays the same.
+
+        Only for layers that normalise, others are left alone. NSConv sees a weight's distance from that mean;
+        with a mean of 0 this is the weight's magnitude, and a grown weight of 0 changes nothing.
+        """
+        if self.geometry.normalization is not None:
+            weight = SparseWeight(self.values, self.mask, self.geometry, None)
+            assert weight.standardized is not None
+            self.values.copy_(weight.standardized.centered)
+
+    @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Make exactly these positions (ascending) active, with these values.
 

@@ -1,6 +1,6 @@
 """What a study is: cases to run, and a table of what they gave beside what the paper has."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
@@ -96,9 +96,15 @@ class Study:
             for seed in range(count)
         }
 
-    def rows(self, scale: Scale, outcomes: Sequence[Run | Failure]) -> list[Row]:
-        """The table of these runs; a case without a finished run has a row without our numbers."""
-        return self.tabulate([_result(case, outcomes) for case in self.cases(scale)])
+    def rows(
+        self, scale: Scale, outcomes: Sequence[Run | Failure], only: Collection[str] | None = None
+    ) -> list[Row]:
+        """The table of these runs; a case without a finished run has a row without our numbers.
+
+        `only` names the cases that are asked for.
+        """
+        asked = [case for case in self.cases(scale) if only is None or case.name in only]
+        return self.tabulate([_result(case, outcomes) for case in asked])
 
 
 def case_of(directory: str) -> str:

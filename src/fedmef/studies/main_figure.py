@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from fedmef.studies import dense_comparison, table1
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
+from fedmef.studies.table1 import SPARSE_METHODS, SPARSITIES
 from fedmef.studies.training_memory import training_megabytes
-
-SPARSITIES = (0.95, 0.9, 0.8)
-SPARSE_METHODS = ("fl_pqsu", "feddst", "fedtiny", "fedmef")
 
 
 def cases(scale: Scale) -> list[Case]:

@@ -1,14 +1,18 @@
 """A study's way from its name to its table: where its runs go, what they are, how the table looks."""
 
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from fedmef.errors import UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment import MACHINE_FIELDS, Experiment, read_experiment
+from fedmef.finished_run import read_finished
 from fedmef.progress import human_bytes
-from fedmef.run_directory import CONFIG
+from fedmef.resuming import changed_fields
+from fedmef.run_directory import CONFIG, SUMMARY
 from fedmef.studies.base import Cell, Row, Study, case_of
 from fedmef.studies.scales import SEEDS, Scale
 
@@ -26,6 +30,40 @@ def check_directory(study: Study, scale: Scale, out: Path) -> None:
             raise UserError(
                 f"{config.parent} is no part of {study.name} at {scale} scale; choose another --out"
             )
+
+
+def chosen_cases(experiments: Mapping[str, Experiment], only: Sequence[str]) -> dict[str, Experiment]:
+    """The experiments whose names have one of these parts, all of them when none is given."""
+    unknown = [part for part in only if not any(part in name for name in experiments)]
+    if unknown:
+        cases = ", ".join(dict.fromkeys(case_of(name) for name in experiments))
+        raise UserError(f"--only {unknown[0]}: no run has this in its name; the study has {cases}")
+    return {
+        name: experiment
+        for name, experiment in experiments.items()
+        if not only or any(part in name for part in only)
+    }
+
+
+def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scale) -> int:
+    """Copy what another study beside `out` has finished already; returns how many runs that were.
+
+    Studies overlap: FedMef at 90 % stands in most of them.
+    """
+    missing = {name: experiment for name, experiment in experiments.items() if not (out / name).exists()}
+    finished = sorted(out.parent.glob(f"reproduce-*-{scale}/*/{SUMMARY}")) if missing else []
+    adopted = 0
+    for directory in (file.parent for file in finished if file.parent.parent != out):
+        there = read_experiment(directory / CONFIG)
+        for name, experiment in missing.items():
+            if not (out / name).exists() and not changed_fields(there, experiment, MACHINE_FIELDS):
+                read_finished(directory)  # raises when it is damaged
+                out.mkdir(parents=True, exist_ok=True)
+                copy = Path(tempfile.mkdtemp(dir=out, prefix=".adopted-"))
+                shutil.copytree(directory, copy, dirs_exist_ok=True)
+                copy.rename(out / name)
+                adopted += 1
+    return adopted
 
 
 def caption(study: Study, scale: Scale, experiments: Mapping[str, Experiment]) -> str:

@@ -6,8 +6,10 @@ from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
+from fedmef.studies.training_memory import training_megabytes
 
-# (sparsity, method): accuracy %, FLOPs and data exchange as ratios to FedAvg
+SPARSITIES, SPARSE_METHODS = (0.95, 0.9, 0.8), ("fl_pqsu", "feddst", "fedtiny", "fedmef")
+# (sparsity, method): accuracy %, FLOPs and data exchange as ratios to FedAvg; FL-PQSU is in figures only
 PAPER = {
     (0.0, "fedavg"): (81.2, 1.0, 1.0),
     (0.95, "feddst"): (72.8, 0.057, 0.083),
@@ -25,26 +27,29 @@ PAPER_FLOPS, PAPER_EXCHANGE_MEGABYTES = 8.33e12, 89.52
 
 
 def cases(scale: Scale) -> list[Case]:
-    """Every row of the table."""
-    return [
-        Case(
-            f"{method}-sparsity{sparsity}",
-            {"method": method, "sparsity": sparsity},
-            settings(scale, method, sparsity=sparsity),
-            {
-                "accuracy % (paper)": accuracy,
-                "exchange x (paper, estimated)": exchange,
-                "FLOPs x (paper, estimated)": flops,
-            },
-        )
-        for (sparsity, method), (accuracy, flops, exchange) in PAPER.items()
-    ]
+    """Every row of the table, and FL-PQSU's."""
+    sparse = [_case(scale, method, sparsity) for sparsity in SPARSITIES for method in SPARSE_METHODS]
+    return [_case(scale, "fedavg", 0.0), *sparse]
+
+
+def _case(scale: Scale, method: str, sparsity: float) -> Case:
+    accuracy, flops, exchange = PAPER.get((sparsity, method), (None, None, None))
+    return Case(
+        f"{method}-sparsity{sparsity}",
+        {"method": method, "sparsity": sparsity},
+        settings(scale, method, sparsity=sparsity),
+        {
+            "accuracy % (paper)": accuracy,
+            "exchange x (paper, estimated)": exchange,
+            "FLOPs x (paper, estimated)": flops,
+        },
+    )
 
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy, bytes and parameters, with the paper's estimates beside what was measured."""
-    dense = _exchange(results[0].runs)
-    return [_row(result, dense) for result in results]
+    """Accuracy, bytes, memory and parameters, with the paper's estimates beside what was measured."""
+    dense = [result.runs for result in results if result.case.labels["method"] == "fedavg"]
+    return [_row(result, _exchange(dense[0]) if dense else None) for result in results]
 
 
 def _row(result: Result, dense: float | None) -> Row:
@@ -54,6 +59,7 @@ def _row(result: Result, dense: float | None) -> Row:
         **accuracy_cells(result),
         "exchange bytes (ours, measured)": exchange,
         "exchange x (ours, measured)": exchange / dense if exchange and dense else None,
+        "memory MB (ours, measured)": training_megabytes(result),
         "parameters x (ours, measured)": _parameter_share(result.runs),
         **result.case.paper,
     }
