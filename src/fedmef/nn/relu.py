@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmef.sparsity.masks import pack_bits, unpack_bits
+from fedmef.sparsity.elements import greater
+from fedmef.sparsity.masks import pack_bits, unpack_factors
 
 
 class _Clamp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, upper: float | None) -> Tensor:  # noqa: A002
         output = input.clamp(min=0, max=upper)
-        inside = output > 0
+        inside = greater(output, 0)
         if upper is not None:
             inside.logical_and_(output < upper)
         ctx.save_for_backward(pack_bits(inside))
@@ -25,7 +26,8 @@ class _Clamp(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         (bits,) = ctx.saved_tensors
-        return grad_output * unpack_bits(bits, grad_output.numel()).view(grad_output.shape), None
+        passing = unpack_factors(bits, grad_output.numel(), grad_output.dtype)
+        return passing.view(grad_output.shape).mul_(grad_output), None
 
 
 def relu(input: Tensor) -> Tensor:  # noqa: A002

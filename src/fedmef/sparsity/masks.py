@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedmef.errors import UserError
+from fedmef.sparsity.elements import positions_of
 from fedmef.sparsity.topk import largest_magnitudes
 
 # Eight 0/1 bytes read as one little-endian integer, times this, have their bits side by side in the top byte.
@@ -35,9 +36,14 @@ def unpack_bits(packed: Tensor, size: int) -> Tensor:
     return _byte_table(packed.device).index_select(0, packed.int()).view(torch.bool)[:size]
 
 
+def unpack_factors(packed: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """The bits as a new vector of zeros and ones to multiply with in place: a boolean one would be converted."""
+    return _factor_table(packed.device, dtype).index_select(0, packed.int()).view(-1)[:size]
+
+
 def active_positions(packed: Tensor, size: int) -> Tensor:
     """The positions of the ones, ascending, as int64."""
-    return unpack_bits(packed, size).nonzero().squeeze(1)
+    return positions_of(unpack_bits(packed, size))
 
 
 def count_bits(packed: Tensor) -> int:
@@ -71,5 +77,13 @@ def magnitude_mask(weight: Tensor, count: int) -> Tensor:
 
 @cache
 def _byte_table(device: torch.device) -> Tensor:
-    bits = (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1  # [256, 8]
-    return bits.to(torch.uint8).view(torch.int64).squeeze(1).to(device)
+    return _bits_of_bytes().to(torch.uint8).view(torch.int64).squeeze(1).to(device)
+
+
+@cache
+def _factor_table(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return _bits_of_bytes().to(device, dtype)
+
+
+def _bits_of_bytes() -> Tensor:
+    return (torch.arange(256).unsqueeze(1) >> torch.arange(8)) & 1  # [256, 8]

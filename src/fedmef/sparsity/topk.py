@@ -9,7 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-SAMPLE_SIZE = 65_536
+from fedmef.sparsity.elements import magnitude_at_least, positions_of
+
+SAMPLE_SIZE = 8_192
 
 
 def largest_magnitudes(values: Tensor, count: int) -> Tensor:
@@ -21,15 +23,16 @@ def largest_magnitudes(values: Tensor, count: int) -> Tensor:
         return torch.empty(0, dtype=torch.int64, device=values.device)
     passing = _at_least(values, _guess_threshold(values, count))
     if passing.numel() < count:
-        passing = values.nonzero().squeeze(1)
+        passing = _nonzero(values)
     if passing.numel() <= count:
         return passing
     magnitudes = values.index_select(0, passing).abs()
     threshold = torch.kthvalue(magnitudes, passing.numel() - count + 1).values
-    above = magnitudes > threshold
-    tied = (magnitudes == threshold).nonzero().squeeze(1)
-    above[tied[: count - int(torch.count_nonzero(above))]] = True
-    return passing[above]
+    chosen = magnitudes >= threshold
+    if surplus := int(torch.count_nonzero(chosen)) - count:
+        tied = positions_of(magnitudes == threshold)
+        chosen[tied[tied.numel() - surplus :]] = False
+    return passing.index_select(0, positions_of(chosen))
 
 
 def smallest_magnitudes(values: Tensor, count: int) -> Tensor:
@@ -38,10 +41,11 @@ def smallest_magnitudes(values: Tensor, count: int) -> Tensor:
 
 
 def _at_least(values: Tensor, threshold: float) -> Tensor:
-    if threshold == 0:
-        return values.nonzero().squeeze(1)
-    # Two comparisons instead of abs(): no float copy of what may be the largest tensor alive.
-    return torch.ge(values, threshold).logical_or_(torch.le(values, -threshold)).nonzero().squeeze(1)
+    return _nonzero(values) if threshold == 0 else positions_of(magnitude_at_least(values, threshold))
+
+
+def _nonzero(values: Tensor) -> Tensor:
+    return positions_of(values != 0)
 
 
 def _guess_threshold(values: Tensor, count: int) -> float:
