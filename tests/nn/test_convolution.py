@@ -156,7 +156,7 @@ def test_gradients_of_a_full_cache_are_bit_equal_to_those_without_one(normalize:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
-def test_only_values_mask_bits_and_kept_values_are_saved(dtype: torch.dtype | None) -> None:
+def test_only_values_mask_statistics_bits_and_kept_values_are_saved(dtype: torch.dtype | None) -> None:
     layer = SparseConv2d(
         8, 16, 3, normalize=True, affine=True, activation_sparsity=0.9, cache_dtype=dtype, sparsity=0.9
     )
@@ -164,9 +164,10 @@ def test_only_values_mask_bits_and_kept_values_are_saved(dtype: torch.dtype | No
     with saved_tensors() as seen:
         layer(images)
     assert layer.gain is not None
-    values, mask, gain, bits, kept = seen
+    values, mask, gain, statistics, bits, kept = seen
     own = [layer.values, layer.mask, layer.gain]
     assert [tensor.data_ptr() for tensor in (values, mask, gain)] == [tensor.data_ptr() for tensor in own]
+    assert statistics.shape == (2, 16)
     assert (bits.dtype, bits.shape) == (torch.uint8, (200,))
     assert (kept.dtype, kept.shape) == (dtype or torch.float32, (160,))
 

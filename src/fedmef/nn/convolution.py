@@ -79,14 +79,21 @@ def sparse_conv2d(
 class SparseWeight:
     """A layer's weight on its way from active values to the dense tensor that convolves, and back."""
 
-    def __init__(self, values: Tensor, mask: Tensor, geometry: Geometry, gain: Tensor | None) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        mask: Tensor,
+        geometry: Geometry,
+        gain: Tensor | None,
+        statistics: Tensor | None = None,
+    ) -> None:
         self.values, self.geometry, self.gain = values, geometry, gain
         # None when every position is active
         self.positions = None if values.numel() == geometry.size else active_positions(mask, geometry.size)
         self.lengths = self._filter_lengths()
         self.standardized: StandardizedFilters | None = None
         if geometry.normalization is not None:
-            self.standardized = geometry.normalization.standardize(values, self.lengths)
+            self.standardized = geometry.normalization.standardize(values, self.lengths, statistics)
 
     def dense(self) -> Tensor:
         """The weight that convolves: normalised, with its gain, zero at pruned positions."""
@@ -136,7 +143,9 @@ class SparseWeight:
 
 
 class _SparseConvolution(torch.autograd.Function):
-    """Saves the values, the packed mask and the pruned input: nothing dense but an unpruned input."""
+    """Saves the values, the packed mask, statistics of the filters and the pruned input: nothing dense but an
+    unpruned input.
+    """
 
     @staticmethod
     def forward(
@@ -156,15 +165,19 @@ class _SparseConvolution(torch.autograd.Function):
             if cache.sparsity > 0:
                 pruned = PrunedActivation.prune(input, cache.sparsity, cache.dtype)
                 kept = (pruned.bits, pruned.values)
-        ctx.save_for_backward(values, mask, gain, *kept)
+        weight = SparseWeight(values, mask, geometry, gain)
+        statistics = None if weight.standardized is None else weight.standardized.statistics
+        ctx.save_for_backward(values, mask, gain, statistics, *kept)
         ctx.geometry, ctx.observe_growth = geometry, observe_growth
         ctx.input_shape, ctx.has_bias = input.shape, bias is not None
-        return _convolve(input, SparseWeight(values, mask, geometry, gain).dense(), bias, geometry)
+        dense = weight.dense()
+        del weight
+        return _convolve(input, dense, bias, geometry)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        values, mask, gain, *kept = ctx.saved_tensors
+        values, mask, gain, statistics, *kept = ctx.saved_tensors
         grad_input = grad_values = grad_gain = grad_bias = None
         # One after the other: the restored input and the dense gradient are gone before the dense weight and
         # the gradient for the input come. Each needs only the shape of what the other one works on.
@@ -172,7 +185,7 @@ class _SparseConvolution(torch.autograd.Function):
             restored = _kept_input(kept, ctx.input_shape, grad_output.dtype)
             dense_gradient = _weight_gradient(grad_output, restored, ctx.geometry).to(values.dtype)
             del restored
-        weight = SparseWeight(values, mask, ctx.geometry, gain)
+        weight = SparseWeight(values, mask, ctx.geometry, gain, statistics)
         if kept:
             grad_values, grad_gain = weight.backward(dense_gradient)
             if ctx.observe_growth is not None:

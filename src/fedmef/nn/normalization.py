@@ -39,34 +39,56 @@ class FilterNormalization:
         if self.scaling not in get_args(Scaling):
             raise UserError(f"scaling = '{self.scaling}': must be 'filter' or 'paper'")
 
-    def standardize(self, values: Tensor, lengths: Tensor) -> "StandardizedFilters":
-        """Normalise the active weights of a layer, given how many each filter has."""
-        centered = values - _spread(_mean(values, lengths), lengths)
-        energy = _sum(centered.square(), lengths)  # n_i · σ_i²
+    def standardize(
+        self, values: Tensor, lengths: Tensor, statistics: Tensor | None = None
+    ) -> "StandardizedFilters":
+        """Normalise the active weights of a layer, given how many each filter has.
+
+        `statistics` are those of the same weights if they were standardised before.
+        """
+        if statistics is not None:
+            mean, inverse_norm = statistics
+            centered = values - _spread(mean, lengths, values)
+        else:
+            mean = _mean(values, lengths)
+            centered = values - _spread(mean, lengths, values)
+            inverse_norm = self._inverse_norm(_sum(centered.square(), lengths), lengths)
+        target_norm: Tensor | float = self.gamma
+        if self.scaling == "paper":
+            target_norm = self.gamma * torch.sqrt(lengths.to(mean) / self.input_channels)
+        return StandardizedFilters(centered, lengths, mean, inverse_norm, inverse_norm * target_norm)
+
+    def _inverse_norm(self, energy: Tensor, lengths: Tensor) -> Tensor:
+        """`1 / sqrt(n_i σ_i² + ε)`, given `n_i σ_i²`."""
         inverse_norm = torch.rsqrt(energy + self.epsilon)
         # Equal weights, such as those that grew at 0, have θ̂ = 0 at any scale, but 1 / sqrt(ε) would multiply
         # their gradient by 1000: they get the scale of the layer's other filters.
         varied = energy > self.epsilon
-        inverse_norm = torch.where(varied, inverse_norm, _mean_where(inverse_norm, varied)) * (lengths >= 2)
-        target_norm = torch.full_like(energy, self.gamma)
-        if self.scaling == "paper":
-            target_norm = target_norm * torch.sqrt(lengths.to(energy) / self.input_channels)
-        return StandardizedFilters(centered, lengths, inverse_norm, target_norm)
+        return torch.where(varied, inverse_norm, _mean_where(inverse_norm, varied)) * (lengths >= 2)
 
 
 @dataclass(frozen=True)
 class StandardizedFilters:
-    """The active weights of a layer, centred per filter, with what scales them to θ̂."""
+    """The active weights of a layer, centred per filter, with what scales them to θ̂.
 
-    centered: Tensor  # [n_l]
-    lengths: Tensor  # [filters], n_i
-    inverse_norm: Tensor  # [filters], 1 / sqrt(n_i σ_i² + ε), or 0 for a dead filter
-    target_norm: Tensor  # [filters], γ for scaling="filter"
+    Attributes:
+        centered: [n_l].
+        lengths: [filters], n_i.
+        mean: [filters], μ_i.
+        inverse_norm: [filters], 1 / sqrt(n_i σ_i² + ε), or 0 for a dead filter.
+        scale: [filters], what takes a centred weight to θ̂; 0 for a dead filter.
+    """
+
+    centered: Tensor
+    lengths: Tensor
+    mean: Tensor
+    inverse_norm: Tensor
+    scale: Tensor
 
     @property
-    def scale(self) -> Tensor:
-        """What takes a centred weight to θ̂, per filter; 0 for a dead filter."""
-        return self.target_norm * self.inverse_norm
+    def statistics(self) -> Tensor:
+        """What a second standardisation needs not compute again: [2, filters]."""
+        return torch.stack([self.mean, self.inverse_norm])
 
     @property
     def growth_scale(self) -> Tensor:
@@ -81,18 +103,21 @@ class StandardizedFilters:
     @property
     def values(self) -> Tensor:
         """θ̂ at the active positions."""
-        return self.centered * _spread(self.scale, self.lengths)
+        return self.centered * self._spread(self.scale)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """The gradient for θ, given the one for θ̂; it flows through μ and σ too."""
         along = _sum(self.centered * gradient, self.lengths) * self.inverse_norm.square()
-        tangent = gradient - _spread(_mean(gradient, self.lengths), self.lengths)
-        tangent -= self.centered * _spread(along, self.lengths)
-        return tangent * _spread(self.scale, self.lengths)
+        tangent = gradient - self._spread(_mean(gradient, self.lengths))
+        tangent -= self.centered * self._spread(along)
+        return tangent * self._spread(self.scale)
+
+    def _spread(self, per_filter: Tensor) -> Tensor:
+        return _spread(per_filter, self.lengths, self.centered)
 
 
 def _sum(values: Tensor, lengths: Tensor) -> Tensor:
-    return torch.segment_reduce(values, "sum", lengths=lengths)
+    return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True)  # it would check the lengths
 
 
 def _mean(values: Tensor, lengths: Tensor) -> Tensor:
@@ -104,5 +129,5 @@ def _mean_where(per_filter: Tensor, chosen: Tensor) -> Tensor:
     return (per_filter * chosen).sum() / chosen.sum().clamp(min=1)
 
 
-def _spread(per_filter: Tensor, lengths: Tensor) -> Tensor:
-    return per_filter.repeat_interleave(lengths)
+def _spread(per_filter: Tensor, lengths: Tensor, like: Tensor) -> Tensor:
+    return per_filter.repeat_interleave(lengths, output_size=like.numel())

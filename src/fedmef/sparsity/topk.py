@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmef.sparsity.elements import magnitude_at_least, positions_of
 
-SAMPLE_SIZE = 8_192
+SAMPLE_SIZE = 4_096
 
 
 def largest_magnitudes(values: Tensor, count: int) -> Tensor:
