@@ -8,7 +8,7 @@ from torch import nn
 
 from fedmef.data import Split, batches
 
-BATCH_SIZE = 256
+BATCH_SIZE = 128  # larger ones leave the cache
 
 
 @dataclass(frozen=True)

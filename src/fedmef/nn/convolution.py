@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedmef.nn.cache import PrunedActivation
+from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
 from fedmef.nn.normalization import FilterNormalization, StandardizedFilters
 from fedmef.sparsity.masks import active_positions
 
@@ -163,7 +164,10 @@ class _SparseConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
             kept = (input,)
             if cache.sparsity > 0:
-                pruned = PrunedActivation.prune(input, cache.sparsity, cache.dtype)
+                ctx.channels_last = is_channels_last(input)
+                ordered = in_memory_order(input, ctx.channels_last)
+                ctx.ordered_shape = ordered.shape
+                pruned = PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
                 kept = (pruned.bits, pruned.values)
         weight = SparseWeight(values, mask, geometry, gain)
         statistics = None if weight.standardized is None else weight.standardized.statistics
@@ -182,7 +186,7 @@ class _SparseConvolution(torch.autograd.Function):
         # One after the other: the restored input and the dense gradient are gone before the dense weight and
         # the gradient for the input come. Each needs only the shape of what the other one works on.
         if kept:
-            restored = _kept_input(kept, ctx.input_shape, grad_output.dtype)
+            restored = _kept_input(ctx, kept, grad_output.dtype)
             dense_gradient = _weight_gradient(grad_output, restored, ctx.geometry).to(values.dtype)
             del restored
         weight = SparseWeight(values, mask, ctx.geometry, gain, statistics)
@@ -200,9 +204,11 @@ class _SparseConvolution(torch.autograd.Function):
         return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
 
 
-def _kept_input(kept: list[Tensor], shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def _kept_input(ctx: Any, kept: list[Tensor], dtype: torch.dtype) -> Tensor:
     """What is left of the input: all of it, or its largest magnitudes."""
-    return kept[0] if len(kept) == 1 else PrunedActivation(*kept).restore(shape, dtype)
+    if len(kept) == 1:
+        return kept[0]
+    return from_memory_order(PrunedActivation(*kept).restore(ctx.ordered_shape, dtype), ctx.channels_last)
 
 
 def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:  # noqa: A002
@@ -215,15 +221,15 @@ def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geom
 
 def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> Tensor:  # noqa: A002
     weight = input.new_empty(1).expand(geometry.shape)
-    if _is_plain(input) and _reads_shapes_only(input, weight, geometry):
-        weight = _without_storage(geometry.shape, input)
+    if _reads_shapes_only(input, weight, geometry):
+        weight = _stand_in(geometry.shape, input)
     return _convolution_backward(grad_output, input, weight, geometry, [False, True, False])[1]
 
 
 def _input_gradient(grad_output: Tensor, shape: torch.Size, weight: Tensor, geometry: Geometry) -> Tensor:
     input = weight.new_empty(1).expand(shape)  # noqa: A001
-    if _is_plain(weight) and _reads_shapes_only(input, weight, geometry):
-        input = _without_storage(shape, weight)  # noqa: A001
+    if _reads_shapes_only(input, weight, geometry):
+        input = _stand_in(shape, grad_output)  # noqa: A001
     return _convolution_backward(grad_output, input, weight, geometry, [True, False, False])[0]
 
 
@@ -237,16 +243,10 @@ def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> boo
     return bool(backend.name == "Mkldnn")
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether its layout is the default one; for another, a stand-in would be copied to that layout.
-
-    `is_contiguous()` does not tell: a channels-last tensor of 1x1 pixels passes as both.
-    """
-    return tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
-
-
-def _without_storage(shape: Sequence[int], like: Tensor) -> Tensor:
-    tensor = like.new_empty(tuple(shape))
+def _stand_in(shape: Sequence[int], beside: Tensor) -> Tensor:
+    """A tensor without memory, for its shape only, of a layout that is not copied to that of the other."""
+    layout = torch.channels_last if is_channels_last(beside) else torch.contiguous_format
+    tensor = torch.empty(tuple(shape), dtype=beside.dtype, device=beside.device, memory_format=layout)
     tensor.untyped_storage().resize_(0)
     return tensor
 

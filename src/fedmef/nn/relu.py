@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
 from fedmef.sparsity.elements import greater
 from fedmef.sparsity.masks import pack_bits, unpack_factors
 
@@ -17,17 +18,20 @@ class _Clamp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, upper: float | None) -> Tensor:  # noqa: A002
         output = input.clamp(min=0, max=upper)
-        inside = greater(output, 0)
+        ctx.channels_last = is_channels_last(output)
+        ordered = in_memory_order(output, ctx.channels_last)
+        inside = greater(ordered, 0)
         if upper is not None:
-            inside.logical_and_(output < upper)
+            inside.logical_and_(ordered < upper)
         ctx.save_for_backward(pack_bits(inside))
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         (bits,) = ctx.saved_tensors
-        passing = unpack_factors(bits, grad_output.numel(), grad_output.dtype)
-        return passing.view(grad_output.shape).mul_(grad_output), None
+        ordered = in_memory_order(grad_output, ctx.channels_last)
+        passing = unpack_factors(bits, ordered.numel(), ordered.dtype).view(ordered.shape)
+        return from_memory_order(passing.mul_(ordered), ctx.channels_last), None
 
 
 def relu(input: Tensor) -> Tensor:  # noqa: A002
