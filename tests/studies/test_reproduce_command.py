@@ -51,6 +51,7 @@ def test_the_list_names_every_study(
         (["tabel1"], "did you mean 'table1'"),
         (["table1", "--scale", "papers"], "did you mean 'paper'"),
         (["table1", "--scale", "smoke", "--seeds", "0"], "seeds = 0"),
+        (["ablation", "--scale", "smoke", "--only", "fedmaf"], "--only fedmaf: no run has this in its name"),
         (["table1", "--scale", "smoke", "--engine", "steam"], "engine = 'steam'"),
         (["table1", "--scale", "smoke", "--device", "abacus"], "device = 'abacus'"),
     ],
@@ -90,6 +91,34 @@ def test_finished_runs_are_reused_and_the_table_has_both_numbers(
     )
     assert (code, printed) == (2, "")
     assert "no part of adjustment_period at desk scale" in errors
+
+
+def test_only_some_rows_and_runs_of_another_study_are_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reproduce(study: str, *parts: str) -> tuple[dict[str, Any], str]:
+        only = [word for part in parts for word in ("--only", part)]
+        arguments = ["reproduce", study, "--scale", "smoke", "--json", *only]
+        code, printed, told = invoke(arguments, capsys, monkeypatch)
+        assert code == 0
+        return json.loads(printed), told
+
+    first, _ = reproduce("ablation", "fedmef-", "no_bae")
+    assert [row["method"] for row in first["rows"]] == ["fedmef", "fedmef_no_bae"]
+    second, told = reproduce("post_pruning_drop", "fedmef")
+    assert "2 runs of other studies in runs are the same" in told
+    assert "2 runs, 2 of them finished before" in told
+    runs = tmp_path / "runs"
+    models = [
+        (runs / folder / "model.safetensors").read_bytes()
+        for folder in (
+            "reproduce-ablation-smoke/fedmef-sparsity0.9-seed0",
+            "reproduce-post_pruning_drop-smoke/fedmef-seed0",
+        )
+    ]
+    assert models[0] == models[1]
+    _, told = reproduce("post_pruning_drop", "fedtiny")
+    assert "the same" not in told
 
 
 def test_a_failed_run_leaves_the_others_in_the_table(

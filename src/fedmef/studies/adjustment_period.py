@@ -4,7 +4,7 @@ from fedmef.studies.base import Case, Study
 from fedmef.studies.scales import Scale, settings
 
 # Few rounds leave room for short periods only; each stands for one of the paper's.
-PERIODS: dict[Scale, tuple[int, int, int]] = {"smoke": (1, 2, 3), "desk": (2, 3, 5), "paper": (3, 5, 10)}
+PERIODS: dict[Scale, tuple[int, int, int]] = {"smoke": (1, 2, 3), "desk": (3, 5, 10), "paper": (3, 5, 10)}
 PAPER = {
     "fedtiny": ((55.09, 1.82), (58.73, 1.62), (61.18, 1.08)),
     "fedmef": ((61.94, 0.49), (62.12, 0.58), (62.77, 0.78)),

@@ -1,0 +1,43 @@
+"""Copy finished runs to results/ without their models: what was run, what was measured, small enough to commit.
+
+    python scripts/publish_results.py runs/reproduce-table1-desk results/table1
+
+`fedmef report results/table1` and `fedmef reproduce table1 --out results/table1` read them like other runs.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from fedmef.experiment import MACHINE_FIELDS, Experiment
+from fedmef.finished_run import read_finished
+from fedmef.run_directory import CONFIG, METRICS, SUMMARY
+
+
+def publish(run: Path, folder: Path) -> None:
+    finished = read_finished(run)  # checked first: a damaged run raises
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (METRICS, SUMMARY):
+        shutil.copyfile(run / name, folder / name)
+    # Without the paths and engines of this machine, which change no bit.
+    experiment = Experiment(**finished.experiment.model_dump(exclude=set(MACHINE_FIELDS)))
+    (folder / CONFIG).write_text(experiment.to_toml())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path, help="a directory of runs")
+    parser.add_argument("out", type=Path, help="where they go")
+    arguments = parser.parse_args()
+    finished = sorted(file.parent for file in arguments.runs.glob(f"*/{SUMMARY}"))
+    if not finished:
+        parser.error(f"there is no finished run in {arguments.runs}")
+    for run in finished:
+        publish(run, arguments.out / run.name)
+    print(f"{len(finished)} runs in {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()
