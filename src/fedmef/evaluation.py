@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedmef.data import Split, batches
+from fedmef.models import wants_channels_last
 
 BATCH_SIZE = 128  # larger ones leave the cache
 
@@ -32,7 +33,16 @@ def evaluate(
     correct = torch.zeros((), dtype=torch.int64, device=device)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     everything = torch.arange(len(split))
-    for images, labels in batches(split, everything, BATCH_SIZE, *statistics, generator=None, device=device):
+    inputs = batches(
+        split,
+        everything,
+        BATCH_SIZE,
+        *statistics,
+        generator=None,
+        device=device,
+        channels_last=wants_channels_last(model),
+    )
+    for images, labels in inputs:
         logits = model(images)
         correct += (logits.argmax(1) == labels).sum()
         loss += F.cross_entropy(logits, labels, reduction="sum").double()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedmef.data import Dataset, batches
 from fedmef.experiment import Experiment
+from fedmef.models import wants_channels_last
 from fedmef.nn import GrowthScores, growth_scores
 from fedmef.randomness import torch_generator
 
@@ -93,6 +94,7 @@ class LocalTraining:
                 generator=self.generator,
                 augmented=self.experiment.augment,
                 device=self.experiment.device,
+                channels_last=wants_channels_last(self.model),
             )
 
     def _set_learning_rate(self, value: float) -> None:

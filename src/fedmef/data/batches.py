@@ -10,11 +10,12 @@ from fedmef.data.dataset import Split
 from fedmef.errors import UserError
 
 
-def to_input(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def to_input(images: Tensor, mean: Tensor, std: Tensor, *, channels_last: bool = False) -> Tensor:
     """(images/255 − mean) / std in float32, on the images' device. mean and std are [C]."""
     scale = (1 / (255 * std)).to(images.device)[:, None, None]
     shift = (mean / std).to(images.device)[:, None, None]
-    return images.to(torch.float32).mul_(scale).sub_(shift)
+    layout = torch.channels_last if channels_last else torch.preserve_format
+    return images.to(torch.float32, memory_format=layout).mul_(scale).sub_(shift)
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -46,10 +47,12 @@ def batches(
     generator: torch.Generator | None,
     augmented: bool = False,
     device: torch.device | str = "cpu",
+    channels_last: bool = False,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs [n, C, H, W] and labels [n] of these samples, once each; the last batch may be smaller.
 
-    With a generator the samples are shuffled, without one they come in the order of `indices`.
+    With a generator the samples are shuffled, without one they come in the order of `indices`. With
+    `channels_last` the inputs lie in memory as [n, H, W, C].
     """
     if batch_size < 1:
         raise UserError(f"batch_size = {batch_size}: it must be at least 1")
@@ -64,6 +67,7 @@ def batches(
             images = split.images[chosen].to(device)  # as uint8: a quarter of the traffic
             if augmented and generator is not None:
                 images = augment(images, generator)
-            yield to_input(images, mean, std), split.labels[chosen].to(device)
+            inputs = to_input(images, mean, std, channels_last=channels_last)
+            yield inputs, split.labels[chosen].to(device)
 
     return draw()

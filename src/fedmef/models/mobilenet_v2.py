@@ -5,7 +5,7 @@ dropout before the classifier, so that training draws no random numbers. Paramet
 as in torchvision.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +82,8 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Module):
     """A stem, seven stages of inverted residuals, a 1x1 convolution and a linear classifier."""
 
+    channels_last: ClassVar[bool] = True
+
     def __init__(self, *, classes: int, channels: int, width: int, stem: Stem) -> None:
         super().__init__()
         multiplier = width / STEM_CHANNELS
@@ -104,7 +106,7 @@ class MobileNetV2(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [batch, classes] of images [batch, channels, height, width]."""
-        images = images.contiguous(memory_format=torch.channels_last)  # a fifth faster on a CPU
+        images = images.contiguous(memory_format=torch.channels_last)  # faster; free if they are so
         logits: Tensor = self.classifier(self.avgpool(self.features(images)))
         return logits
 

@@ -88,6 +88,8 @@ def _stage(block: Block, inputs: int, planes: int, depth: int, stride: int) -> n
 class ResNet(nn.Module):
     """A stem, four stages of blocks whose planes double from `width`, and a linear classifier."""
 
+    channels_last: ClassVar[bool] = True
+
     def __init__(
         self,
         block: Block,
@@ -119,7 +121,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [batch, classes] of images [batch, channels, height, width]."""
-        images = images.contiguous(memory_format=torch.channels_last)  # a fifth faster on a CPU
+        images = images.contiguous(memory_format=torch.channels_last)  # faster; free if they are so
         features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(features), 1))

@@ -4,7 +4,7 @@ A dense weight, and a dense gradient of it, exist only while one of the two pass
 the seam behind which faster kernels will stand.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedmef.nn.cache import PrunedActivation
 from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
@@ -50,6 +51,10 @@ class CachePolicy:
 
     sparsity: float = 0.0
     dtype: torch.dtype | None = None
+
+
+# What is kept of the inputs that are alive, so that several convolutions of one input keep it once.
+_PRUNED: MutableMapping[Tensor, tuple[int, CachePolicy, PrunedActivation]] = WeakTensorKeyDictionary()
 
 
 def sparse_conv2d(
@@ -167,7 +172,7 @@ class _SparseConvolution(torch.autograd.Function):
                 ctx.channels_last = is_channels_last(input)
                 ordered = in_memory_order(input, ctx.channels_last)
                 ctx.ordered_shape = ordered.shape
-                pruned = PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
+                pruned = _prune_once(input, ordered, cache)
                 kept = (pruned.bits, pruned.values)
         weight = SparseWeight(values, mask, geometry, gain)
         statistics = None if weight.standardized is None else weight.standardized.statistics
@@ -202,6 +207,15 @@ class _SparseConvolution(torch.autograd.Function):
         if ctx.has_bias and ctx.needs_input_grad[4]:
             grad_bias = grad_output.sum((0, 2, 3))
         return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
+
+
+def _prune_once(input: Tensor, ordered: Tensor, cache: CachePolicy) -> PrunedActivation:  # noqa: A002
+    """What is kept of an input; a shortcut's convolution shares it with the one beside it."""
+    known = _PRUNED.get(input)
+    if known is None or known[:2] != (input._version, cache):
+        pruned = PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
+        known = _PRUNED[input] = (input._version, cache, pruned)
+    return known[2]
 
 
 def _kept_input(ctx: Any, kept: list[Tensor], dtype: torch.dtype) -> Tensor:

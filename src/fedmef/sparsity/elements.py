@@ -15,7 +15,7 @@ def positions_of(bits: Tensor) -> Tensor:
     if bits.device.type != "cpu":
         return bits.nonzero().squeeze(1)
     array = bits.numpy()
-    positions = torch.empty(np.count_nonzero(array), dtype=torch.int64)
+    positions = torch.empty(int(np.count_nonzero(array)), dtype=torch.int64)
     rest = positions.numpy()
     for start in range(0, array.size, _CHUNK):
         found = np.flatnonzero(array[start : start + _CHUNK])

@@ -37,7 +37,7 @@ def unpack_bits(packed: Tensor, size: int) -> Tensor:
 
 
 def unpack_factors(packed: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """The bits as a new vector of zeros and ones to multiply with in place: a boolean one would be converted."""
+    """The bits as a new vector of zeros and ones, to multiply in place: a boolean one would be converted."""
     return _factor_table(packed.device, dtype).index_select(0, packed.int()).view(-1)[:size]
 
 
