@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from fedmef import device, evaluation, federation, local_training, server
 from fedmef.collection import choose_devices
-from fedmef.data import batches
+from fedmef.data import Split, batches
 from fedmef.engines import Fleet
 from fedmef.engines.fleet import prepared_model
 from fedmef.engines.inline import InlineEngine
@@ -69,32 +69,24 @@ PARTS = {
 
 
 class Timers:
-    """CPU seconds by part, of all that runs inside the block."""
+    """CPU seconds by part, of all that is called from now on."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._originals: list[tuple[Any, str, Any]] = []
         self._evaluates = False
-
-    def __enter__(self) -> "Timers":
         for part, functions in PARTS.items():
             for owner, name in functions:
-                original = vars(owner).get(name, getattr(owner, name))
-                self._originals.append((owner, name, original))
-                setattr(owner, name, self._wrapped(part, getattr(owner, name), original))
-        return self
+                wrapper = self._wrapped(part, getattr(owner, name))
+                unbound = isinstance(vars(owner).get(name), staticmethod | classmethod)
+                setattr(owner, name, staticmethod(wrapper) if unbound else wrapper)
 
-    def __exit__(self, *_: object) -> None:
-        for owner, name, original in reversed(self._originals):
-            setattr(owner, name, original)
-
-    def _wrapped(self, part: str, function: Callable[..., Any], original: Any) -> Any:
+    def _wrapped(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **options: Any) -> Any:
             if function is batches:
                 return self._each(part, function(*arguments, **options))
             return self._timed(part, function, *arguments, **options)
 
-        return staticmethod(wrapper) if isinstance(original, staticmethod | classmethod) else wrapper
+        return wrapper
 
     def _each(self, part: str, items: Iterator[Any]) -> Iterator[Any]:
         while (item := self._timed(part, next, items, None)) is not None:
@@ -148,16 +140,18 @@ def library_round(fleet: Fleet) -> Callable[[], None]:
 
 def bare_loop(fleet: Fleet) -> Callable[[], None]:
     model, experiment, data = network(fleet), fleet.experiment, fleet.dataset
-    shares = [fleet.shares[number] for number in choose_devices(experiment, 1)]
-    loaded = [
-        list(batches(data.train, share, experiment.batch_size, *data.statistics(), generator=None))
-        for share in shares
-    ]
-    everything = torch.arange(len(data.test))
-    test = list(batches(data.test, everything, evaluation.BATCH_SIZE, *data.statistics(), generator=None))
+    layout = torch.channels_last if getattr(model, "channels_last", False) else torch.contiguous_format
+
+    def load(split: Split, indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+        loaded = batches(split, indices, size, *data.statistics(), generator=None)
+        return [(images.contiguous(memory_format=layout), labels) for images, labels in loaded]
+
+    chosen = [fleet.shares[number] for number in choose_devices(experiment, 1)]
+    training = [load(data.train, share, experiment.batch_size) for share in chosen]
+    test = load(data.test, torch.arange(len(data.test)), evaluation.BATCH_SIZE)
 
     def run() -> None:
-        for own in loaded:
+        for own in training:
             model.train()
             optimizer = torch.optim.SGD(model.parameters(), lr=experiment.learning_rate)
             for images, labels in own * experiment.local_epochs:
@@ -186,9 +180,10 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     turns = [{name: cpu_seconds(run) for name, run in runs.items()} for _ in range(arguments.rounds)]
     seconds = {name: statistics.median(turn[name] for turn in turns) for name in runs}
     shares: dict[str, dict[str, float]] = {}
+    timers = Timers()
     for name, run in rounds.items():
-        with Timers() as timers:
-            total = cpu_seconds(run)
+        timers.seconds.clear()
+        total = cpu_seconds(run)
         shares[name] = {part: timers.seconds[part] / total for part in PARTS if timers.seconds[part]}
         shares[name]["the rest"] = 1 - sum(shares[name].values())
     ratios = {f"{name} round / bare": seconds[f"{name} round"] / seconds[f"{name} bare"] for name in METHODS}

@@ -9,7 +9,7 @@ from torch import nn
 from fedmef.data import Split, batches
 from fedmef.models import wants_channels_last
 
-BATCH_SIZE = 128  # larger ones leave the cache
+BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)

@@ -280,3 +280,24 @@ def test_stand_ins_without_memory_are_never_read(
         torch.testing.assert_close(
             layer.values.grad, weight.grad.flatten()[layer.active_positions()], rtol=1e-4, atol=1e-4
         )
+
+
+def test_two_convolutions_of_one_input_keep_it_once_and_of_a_changed_one_twice() -> None:
+    first, second = (SparseConv2d(8, 8, 3, bias=False, activation_sparsity=0.9) for _ in range(2))
+    images = torch.randn(2, 8, 6, 6)
+    with saved_tensors() as seen:
+        first(images)
+        second(images)
+        images.add_(1)
+        second(images)
+    bits = [tensor.data_ptr() for tensor in seen[2::4]]
+    assert bits[0] == bits[1] != bits[2]
+
+
+def test_channels_last_keeps_the_same_of_the_input() -> None:
+    layer = SparseConv2d(8, 8, 3, sparsity=0.5, bias=False, normalize=True, activation_sparsity=0.9)
+    images = torch.randn(2, 8, 6, 6)
+    upstream = torch.randn(layer(images).shape)
+    plain = our_gradients(layer, images, upstream)
+    last = our_gradients(layer, images.contiguous(memory_format=torch.channels_last), upstream)
+    torch.testing.assert_close(last, plain)
