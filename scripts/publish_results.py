@@ -1,4 +1,4 @@
-"""Copy finished runs to results/ without their models: what was run, what was measured, small enough to commit.
+"""Copy finished runs to results/ without their models: what was run and measured, small enough to commit.
 
     python scripts/publish_results.py runs/reproduce-table1-desk results/table1
 
@@ -15,6 +15,7 @@ from fedmef.run_directory import CONFIG, METRICS, SUMMARY
 
 
 def publish(run: Path, folder: Path) -> None:
+    """Copy one run."""
     finished = read_finished(run)  # checked first: a damaged run raises
     folder.mkdir(parents=True, exist_ok=True)
     for name in (METRICS, SUMMARY):
@@ -25,6 +26,7 @@ def publish(run: Path, folder: Path) -> None:
 
 
 def main() -> None:
+    """Copy every finished run of a directory."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

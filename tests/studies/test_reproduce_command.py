@@ -105,7 +105,7 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
 
     first, _ = reproduce("ablation", "fedmef-", "no_bae")
     assert [row["method"] for row in first["rows"]] == ["fedmef", "fedmef_no_bae"]
-    second, told = reproduce("post_pruning_drop", "fedmef")
+    _, told = reproduce("post_pruning_drop", "fedmef")
     assert "2 runs of other studies in runs are the same" in told
     assert "2 runs, 2 of them finished before" in told
     runs = tmp_path / "runs"

@@ -85,7 +85,9 @@ def test_the_paper_scale_of_the_main_figure_has_every_panel() -> None:
 
 def test_batchnorm_and_nsconv_have_their_own_rates_at_desk_scale() -> None:
     rates = {e.method: e.learning_rate for e in STUDIES["table1"].experiments("desk").values()}
-    assert rates == {"fedavg": 0.3, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 0.5}
+    assert rates == {"fedavg": 0.3, "fl_pqsu": 0.3, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}
+    rates = {e.method: e.learning_rate for e in STUDIES["ablation"].experiments("desk").values()}
+    assert rates == {"fedmef": 1.0, "fedmef_no_bae": 1.0, "fedmef_restart": 1.0, "fedmef_no_sap": 0.3}
 
 
 def test_a_failed_case_keeps_its_row_and_the_papers_numbers() -> None:
@@ -110,7 +112,7 @@ def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
 def test_the_caption_says_what_can_be_compared() -> None:
     study = STUDIES["local_epochs"]
     desk = caption(study, "desk", study.experiments("desk", seeds=2))
-    assert "desk scale: data cifar10, network resnet34 of width 8, rounds 12, devices 100, seeds 2" in desk
+    assert "desk scale: data cifar10, network resnet34 of width 8, rounds 20, devices 100, seeds 2" in desk
     assert "never the values" in desk
     paper = caption(study, "paper", study.experiments("paper"))
     assert "The paper's setting; where it is silent, ours: λ" in paper
