@@ -1,4 +1,4 @@
-"""The studies by name: one file for each table and figure of the paper, and two of ours."""
+"""The studies by name: one file for each table and figure of the paper, and three of ours."""
 
 from collections.abc import Mapping
 
@@ -16,6 +16,7 @@ from fedmef.studies import (
     main_figure,
     marked_magnitude,
     post_pruning_drop,
+    same_memory,
     selected_clients,
     table1,
 )
@@ -39,6 +40,7 @@ STUDIES: Mapping[str, Study] = {
     "activation_histogram": activation_histogram.STUDY,
     "post_pruning_drop": post_pruning_drop.STUDY,
     "marked_magnitude": marked_magnitude.STUDY,
+    "same_memory": same_memory.STUDY,
 }
 
 

@@ -1,0 +1,59 @@
+"""Ours: what a device with FedMef's memory could train by other methods, which is a narrower network."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from fedmef.costs.step import measure_step
+from fedmef.experiment import Experiment
+from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.scales import Scale, settings
+
+# FedMef's width, and the one that leaves a BatchNorm network about the same peak.
+WIDTHS: dict[Scale, tuple[int, int]] = {"smoke": (8, 3), "desk": (16, 6), "paper": (64, 24)}
+METHODS = ("fedavg", "feddst", "fedtiny")
+
+
+def cases(scale: Scale) -> list[Case]:
+    """FedMef, and the others at the width that its memory allows."""
+    wide, narrow = WIDTHS[scale]
+    methods = [("fedmef", wide), *((method, narrow) for method in METHODS)]
+    return [
+        Case(
+            f"{method}-width{width}",
+            {"method": method, "width": width},
+            settings(scale, method, width=width),
+        )
+        for method, width in methods
+    ]
+
+
+def tabulate(results: Sequence[Result]) -> list[Row]:
+    """Accuracy beside the peak of a device's training step."""
+    return [
+        {**result.case.labels, **accuracy_cells(result), "peak MB (ours, measured)": _peak_megabytes(result)}
+        for result in results
+    ]
+
+
+def _peak_megabytes(result: Result) -> float | None:
+    if not result.runs:
+        return None
+    summary = result.runs[0].summary  # a seed changes no size
+    channels, height, width = summary["image_shape"]
+    return _peak(result.runs[0].experiment, (channels, height, width), summary["classes"]) / 1e6
+
+
+@cache
+def _peak(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> int:
+    return measure_step(experiment, shape, classes).peak
+
+
+STUDY = Study(
+    name="same_memory",
+    source="ours",
+    title="Accuracy at the same memory",
+    shows="On a device with the memory that FedMef needs, other methods must train a narrower network.",
+    cases=cases,
+    tabulate=tabulate,
+    remark="The peak is that of all tensors in a step, adjustments included.",
+)
