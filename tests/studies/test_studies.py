@@ -113,7 +113,7 @@ def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
 def test_the_caption_says_what_can_be_compared() -> None:
     study = STUDIES["local_epochs"]
     desk = caption(study, "desk", study.experiments("desk", seeds=2))
-    assert "desk scale: data cifar10, network resnet34 of width 8, rounds 20, devices 100, seeds 2" in desk
+    assert "desk scale: data cifar10, network resnet34 of width 8, rounds 40, devices 100, seeds 2" in desk
     assert "never the values" in desk
     paper = caption(study, "paper", study.experiments("paper"))
     assert "The paper's setting; where it is silent, ours: λ" in paper

@@ -1,0 +1,33 @@
+"""The runs in results/ are those that `fedmef reproduce --scale desk` does, and docs/results.md has their numbers."""
+
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from fedmef.experiment import MACHINE_FIELDS, read_experiment
+from fedmef.finished_run import read_finished
+from fedmef.resuming import changed_fields
+from fedmef.run_directory import CONFIG
+from fedmef.studies import STUDIES
+from fedmef.studies.base import case_of
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = sorted(file.parent for name in STUDIES for file in (ROOT / "results" / name).glob(f"*/{CONFIG}"))
+
+
+@pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: f"{run.parent.name}/{run.name}")
+def test_a_published_run_is_whole_and_the_studys_own(run: Path) -> None:
+    asked = STUDIES[run.parent.name].experiments("desk", seeds=3)[run.name]
+    assert changed_fields(read_experiment(run / CONFIG), asked, MACHINE_FIELDS) == []
+    read_finished(run)
+
+
+def test_the_page_has_the_published_accuracies() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    cases = {(run.parent.name, case_of(run.name)) for run in PUBLISHED}
+    for study, case in sorted(cases):
+        runs = [run for run in PUBLISHED if (run.parent.name, case_of(run.name)) == (study, case)]
+        accuracies = [100 * read_finished(run).summary.test_accuracy for run in runs]
+        spread = f" ± {stdev(accuracies):.1f}" if len(runs) > 1 else ""
+        assert f"{mean(accuracies):.1f}{spread}" in page, (study, case)
