@@ -34,6 +34,7 @@ from fedmef.engines import Fleet
 from fedmef.engines.fleet import prepared_model
 from fedmef.engines.inline import InlineEngine
 from fedmef.experiment import Experiment
+from fedmef.models import layout_for
 from fedmef.nn import cache, convolution, relu
 from fedmef.preparation import build_fleet
 from fedmef.server import Server
@@ -140,7 +141,7 @@ def library_round(fleet: Fleet) -> Callable[[], None]:
 
 def bare_loop(fleet: Fleet) -> Callable[[], None]:
     model, experiment, data = network(fleet), fleet.experiment, fleet.dataset
-    layout = torch.channels_last if getattr(model, "channels_last", False) else torch.contiguous_format
+    layout = layout_for(model)
 
     def load(split: Split, indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
         loaded = batches(split, indices, size, *data.statistics(), generator=None)

@@ -2,7 +2,8 @@
 
     python scripts/publish_results.py runs/reproduce-table1-desk results/table1
 
-`fedmef report results/table1` and `fedmef reproduce table1 --out results/table1` read them like other runs.
+`fedmef report results/table1` and `fedmef reproduce table1 --out results/table1` read them like other runs;
+only the two studies that look into models cannot.
 """
 
 import argparse

@@ -22,7 +22,7 @@ from fedmef.data import Dataset, batches
 from fedmef.evaluation import evaluate
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.methods import build_method
-from fedmef.models import build_model
+from fedmef.models import build_model, wants_channels_last
 from fedmef.preparation import open_dataset
 
 FINAL_RATE = 0.08
@@ -67,7 +67,12 @@ def train(experiment: Experiment, dataset: Dataset, steps: int) -> float:
     while step < steps:
         everything = torch.arange(len(dataset.train))
         epoch = batches(
-            dataset.train, everything, experiment.batch_size, *dataset.statistics(), generator=generator
+            dataset.train,
+            everything,
+            experiment.batch_size,
+            *dataset.statistics(),
+            generator=generator,
+            channels_last=wants_channels_last(model),
         )
         for images, labels in epoch:
             if step == steps:

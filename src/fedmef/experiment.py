@@ -50,7 +50,7 @@ class Experiment(BaseModel):
     )
     stem: Literal["cifar", "strided", "imagenet"] = Field(
         default="cifar",
-        description="First layers for small or large images; strided: small ones at half size, 4x faster.",
+        description="First layers for small or large images; strided: small at half size, 3x faster.",
     )
     seed: int = Field(default=0, ge=0, description="Everything random derives from it.")
 

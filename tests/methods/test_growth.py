@@ -73,14 +73,15 @@ def test_growing_at_the_mean_of_what_is_left_changes_no_function() -> None:
     torch.testing.assert_close(layer.dense_weight(), dropped_only.dense_weight(), atol=1e-6, rtol=0)
 
 
-def test_under_nsconv_what_is_closest_to_its_filters_mean_goes_and_growing_at_zero_is_harmless() -> None:
+def test_under_nsconv_what_is_closest_to_its_filters_mean_goes() -> None:
     layer = SparseConv2d(1, 1, (1, 8), bias=False, sparsity=0.5, normalize=True)
-    # The mean is 1: NSConv sees -1, 0, 0, 1, so 1 and 1 go although 0 is the smallest of all.
-    layer.assign(torch.tensor([0, 2, 4, 6]), torch.tensor([0.0, 1.0, 1.0, 2.0]))
-    before = layer.dense_weight()
-    drop_and_grow_from_averages(nn.Sequential(layer), [update(0, 1, scores([1, 3], [1.0, 1.0]))], 0.5, "zero")
+    # The mean is 1.25: NSConv sees -1.25, -0.25, -0.25, 1.75, so both 1 go although 0 is the smallest.
+    layer.assign(torch.tensor([0, 2, 4, 6]), torch.tensor([0.0, 1.0, 1.0, 3.0]))
+    growth = [update(0, 1, scores([1, 3], [1.0, 1.0]))]
+    drop_and_grow_from_averages(nn.Sequential(layer), growth, 0.5, "zero")
     assert layer.active_positions().tolist() == [0, 1, 3, 6]
-    torch.testing.assert_close(layer.dense_weight(), before)
+    # Grown at 0 where -1.25 and 1.75 are left, then centred.
+    torch.testing.assert_close(layer.values.detach(), torch.tensor([-1.375, -0.125, -0.125, 1.625]))
 
 
 @pytest.mark.parametrize(

@@ -284,14 +284,28 @@ def test_stand_ins_without_memory_are_never_read(
 
 def test_two_convolutions_of_one_input_keep_it_once_and_of_a_changed_one_twice() -> None:
     first, second = (SparseConv2d(8, 8, 3, bias=False, activation_sparsity=0.9) for _ in range(2))
-    images = torch.randn(2, 8, 6, 6)
+    features = torch.randn(2, 8, 6, 6, requires_grad=True) * 1
     with saved_tensors() as seen:
-        first(images)
-        second(images)
-        images.add_(1)
-        second(images)
+        first(features)
+        second(features)
+        features.add_(1)
+        second(features)
     bits = [tensor.data_ptr() for tensor in seen[2::4]]
     assert bits[0] == bits[1] != bits[2]
+
+
+def test_a_batch_that_is_written_over_unseen_is_kept_anew() -> None:
+    layer = SparseConv2d(8, 8, 3, bias=False, activation_sparsity=0.9)
+    batch, new = torch.randn(2, 2, 8, 6, 6)
+    layer(batch).sum().backward()
+    layer.values.grad = None
+    batch.data.copy_(new)  # no version counter sees this
+    layer(batch).sum().backward()
+    twice = layer.values.grad
+    layer.values.grad = None
+    layer(new).sum().backward()
+    assert twice is not None
+    torch.testing.assert_close(layer.values.grad, twice)
 
 
 def test_channels_last_keeps_the_same_of_the_input() -> None:

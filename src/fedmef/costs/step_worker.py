@@ -23,6 +23,7 @@ from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.local_training import LocalTraining
 from fedmef.methods import Plan, build_method
+from fedmef.models import layout_for
 from fedmef.resident import baseline_resident, forget_peak, give_back_freed_memory, peak_resident
 from fedmef.server import Server
 
@@ -88,6 +89,7 @@ def tensor_part(experiment: Experiment, shape: tuple[int, ...], classes: int) ->
     peak = peak_of_tensors(lambda: _fleet(experiment, shape, classes, 2), train)
     model = prepared_model(experiment, build_method(experiment), classes, shape[0]).train()
     images = torch.randn(experiment.batch_size, *shape, generator=torch.Generator().manual_seed(0))
+    images = images.contiguous(memory_format=layout_for(model))
     return {"peak": peak, "cache": bytes_kept_for_backward(model, images)}
 
 

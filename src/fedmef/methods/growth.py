@@ -35,6 +35,7 @@ def drop_and_grow_from_averages(
 ) -> Adjustment:
     """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients.
 
+    Under NSConv a weight's magnitude is its distance from its filter's mean, which is all that NSConv sees.
     With `votes`, every device's gradients of a layer count alike, whatever its samples or their size.
     """
     layers = sparse_layers(model)
@@ -57,6 +58,7 @@ def drop_and_grow_from_averages(
         exchanged += dropped.numel()
         dropped_magnitude += float(values[dropped].abs().sum())
         layer.assign(*drop_and_grow(positions, values, candidates, gradients, wanted, initial))
+        layer.center_filters()  # now, because devices mark by magnitude what goes next time
     return Adjustment(exchanged, dropped_magnitude / exchanged if exchanged else None)
 
 

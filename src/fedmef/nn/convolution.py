@@ -128,7 +128,7 @@ class SparseWeight:
     def pruned_gradient(self, dense_gradient: Tensor) -> Tensor:
         """What a pruned weight's gradient would be if it were active: θ̂'s times its filter's scale.
 
-        Zero at active positions. May overwrite its argument: there is never a second dense gradient.
+        Zero at active positions. May overwrite its argument; one of another layout is copied.
         """
         if self.positions is None:
             return torch.zeros_like(dense_gradient).view(-1)
@@ -211,6 +211,8 @@ class _SparseConvolution(torch.autograd.Function):
 
 def _prune_once(input: Tensor, ordered: Tensor, cache: CachePolicy) -> PrunedActivation:  # noqa: A002
     """What is kept of an input; a shortcut's convolution shares it with the one beside it."""
+    if input.grad_fn is None:  # a batch may be written over unseen, or live long
+        return PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
     known = _PRUNED.get(input)
     if known is None or known[:2] != (input._version, cache):
         pruned = PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)

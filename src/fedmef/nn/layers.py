@@ -160,12 +160,13 @@ class SparseConv2d(nn.Module):
         """Take the mean of each filter's active weights away: what the layer computes stays the same.
 
         Only for layers that normalise, others are left alone. NSConv sees a weight's distance from that mean;
-        with a mean of 0 this is the weight's magnitude, and a grown weight of 0 changes nothing.
+        with a mean of 0 this is the weight's magnitude, and growing at 0 hardly changes anything.
         """
         if self.geometry.normalization is not None:
             weight = SparseWeight(self.values, self.mask, self.geometry, None)
             assert weight.standardized is not None
-            self.values.copy_(weight.standardized.centered)
+            dead = (weight.lengths < 2).repeat_interleave(weight.lengths)  # their mean is all that they are
+            self.values.copy_(torch.where(dead, self.values, weight.standardized.centered))
 
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:

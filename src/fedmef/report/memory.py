@@ -13,6 +13,7 @@ from fedmef.engines import prepared_model
 from fedmef.experiment import MACHINE_FIELDS, Experiment
 from fedmef.finished_run import FinishedRun
 from fedmef.methods import build_method
+from fedmef.models import layout_for
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def device_memory(experiment: Experiment, classes: int, image_shape: Sequence[in
     experiment = experiment.model_copy(update={"device": "cpu"})  # the CPU's allocator does the counting
     model = prepared_model(experiment, build_method(experiment), classes, image_shape[0]).train()
     images = torch.randn(experiment.batch_size, *image_shape, generator=torch.Generator().manual_seed(0))
+    images = images.contiguous(memory_format=layout_for(model))
     parameters = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
     return DeviceMemory(
         parameters,

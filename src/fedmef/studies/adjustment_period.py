@@ -3,7 +3,7 @@
 from fedmef.studies.base import Case, Study
 from fedmef.studies.scales import Scale, settings
 
-# Few rounds leave room for short periods only; each stands for one of the paper's.
+# A smoke test's few rounds leave room for short periods only; each stands for one of the paper's.
 PERIODS: dict[Scale, tuple[int, int, int]] = {"smoke": (1, 2, 3), "desk": (3, 5, 10), "paper": (3, 5, 10)}
 PAPER = {
     "fedtiny": ((55.09, 1.82), (58.73, 1.62), (61.18, 1.08)),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
@@ -15,8 +16,11 @@ SHARES = (0.25, 0.5, 0.75)
 
 def cases(scale: Scale) -> list[Case]:
     """One curve for each method."""
+    own: dict[str, Any] = (
+        {} if scale == "paper" else {"evaluate_every": 1}
+    )  # the paper's curves have many more rounds
     return [
-        Case(method, {"method": method}, settings(scale, method, adjust_every=PERIODS[scale]))
+        Case(method, {"method": method}, settings(scale, method, adjust_every=PERIODS[scale], **own))
         for method in METHODS
     ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedmef.studies import dense_comparison, table1
-from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.base import Case, Cell, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
 from fedmef.studies.table1 import SPARSE_METHODS, SPARSITIES
 from fedmef.studies.training_memory import training_megabytes
@@ -58,17 +58,19 @@ def _paper(dataset: str, model: str, method: str, sparsity: float) -> Row:
 def tabulate(results: Sequence[Result]) -> list[Row]:
     """Accuracy and measured memory; ratios are to FedAvg with the same data and network."""
     rows: list[Row] = []
-    dense: float | None = None
+    dense: dict[tuple[Cell, Cell], float | None] = {}
     for result in results:
-        memory = training_megabytes(result)
-        if result.case.labels["method"] == "fedavg":
-            dense = memory
+        memory, labels = training_megabytes(result), result.case.labels
+        panel = labels["data"], labels["network"]
+        if labels["method"] == "fedavg":
+            dense[panel] = memory
+        once = dense.get(panel)
         rows.append(
             {
                 **result.case.labels,
                 **accuracy_cells(result),
                 "memory MB (ours, measured)": memory,
-                "memory x (ours, measured)": memory / dense if memory and dense else None,
+                "memory x (ours, measured)": memory / once if memory and once else None,
                 **result.case.paper,
             }
         )

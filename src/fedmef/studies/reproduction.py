@@ -3,18 +3,22 @@
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
+import torch
 from rich.table import Table
 
 from fedmef.errors import UserError
-from fedmef.experiment import MACHINE_FIELDS, Experiment, read_experiment
+from fedmef.experiment import MACHINE_FIELDS, Experiment
 from fedmef.finished_run import read_finished
 from fedmef.progress import human_bytes
 from fedmef.resuming import changed_fields
-from fedmef.run_directory import CONFIG, SUMMARY
+from fedmef.run_directory import CONFIG, METRICS, MODEL, SUMMARY
 from fedmef.studies.base import Cell, Row, Study, case_of
 from fedmef.studies.scales import SEEDS, Scale
+
+ADOPTED_FILES = (CONFIG, METRICS, MODEL, SUMMARY)
 
 
 def default_directory(study: Study, scale: Scale) -> Path:
@@ -48,22 +52,40 @@ def chosen_cases(experiments: Mapping[str, Experiment], only: Sequence[str]) -> 
 def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scale) -> int:
     """Copy what another study beside `out` has finished already; returns how many runs that were.
 
-    Studies overlap: FedMef at 90 % stands in most of them.
+    Studies overlap: FedMef at 90 % stands in most of them. Only runs of these versions of fedmef and PyTorch
+    count, whole ones with their model; others are left to be run.
     """
     missing = {name: experiment for name, experiment in experiments.items() if not (out / name).exists()}
-    finished = sorted(out.parent.glob(f"reproduce-*-{scale}/*/{SUMMARY}")) if missing else []
     adopted = 0
-    for directory in (file.parent for file in finished if file.parent.parent != out):
-        there = read_experiment(directory / CONFIG)
+    for directory in _finished_beside(out, scale) if missing else ():
+        try:
+            there = read_finished(directory)
+        except UserError:
+            continue  # it is another study's, and not needed
+        if (there.summary.fedmef, there.summary.torch) != (version("fedmef"), torch.__version__):
+            continue
         for name, experiment in missing.items():
-            if not (out / name).exists() and not changed_fields(there, experiment, MACHINE_FIELDS):
-                read_finished(directory)  # raises when it is damaged
-                out.mkdir(parents=True, exist_ok=True)
-                copy = Path(tempfile.mkdtemp(dir=out, prefix=".adopted-"))
-                shutil.copytree(directory, copy, dirs_exist_ok=True)
-                copy.rename(out / name)
+            if not (out / name).exists() and not changed_fields(there.experiment, experiment, MACHINE_FIELDS):
+                _copy_run(directory, out / name)
                 adopted += 1
     return adopted
+
+
+def _finished_beside(out: Path, scale: Scale) -> list[Path]:
+    runs = (file.parent for file in sorted(out.parent.glob(f"reproduce-*-{scale}/*/{MODEL}")))
+    files = [(run, [run / name for name in ADOPTED_FILES]) for run in runs if run.parent != out]
+    return [run for run, own in files if all(file.is_file() and not file.is_symlink() for file in own)]
+
+
+def _copy_run(directory: Path, to: Path) -> None:
+    """Whole or not at all: a copy that is cut short lies where nothing looks."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=to.parent.parent, prefix=".adopting-") as folder:
+        copy = Path(folder) / to.name
+        copy.mkdir()
+        for name in ADOPTED_FILES:
+            shutil.copyfile(directory / name, copy / name)
+        copy.rename(to)
 
 
 def caption(study: Study, scale: Scale, experiments: Mapping[str, Experiment]) -> str:

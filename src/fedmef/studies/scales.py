@@ -25,7 +25,7 @@ PAPER: Mapping[str, Any] = {
     "activation_sparsity": 0.9,
     "adjust_every": 10,
     "adjust_until": 300,
-    "extrusion": 0.5,  # the paper does not say its λ; ours halves a marked weight in a step at η = 0.5
+    "extrusion": 0.5,  # the paper does not say its λ
     "evaluate_every": 5,
 }
 # The same federation with a small network and few rounds; how its settings were found: docs/results.md.
@@ -42,7 +42,7 @@ DESK: Mapping[str, Any] = {
     "adjust_every": 3,
     "adjust_until": 24,
 }
-# The best of the rates that every method was tried with; any other method has that of its kind.
+# The best of the few that were tried with each; any other method has that of its kind.
 DESK_RATES = {"fedmef": 1.0, "fedtiny": 0.3, "feddst": 0.3, "fl_pqsu": 0.3, "fedavg": 0.3}
 SMOKE: Mapping[str, Any] = {
     **PAPER,
