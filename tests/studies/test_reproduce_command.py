@@ -14,6 +14,7 @@ from fedmef.methods import Extras, Plan
 from fedmef.methods.fedmef import FedMef
 from fedmef.studies import STUDIES, Scale
 from fedmef.studies.base import Case
+from fedmef.studies.reproduction import ADOPTED_FILES
 from tests.test_cli import invoke
 
 
@@ -105,6 +106,10 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
 
     first, _ = reproduce("ablation", "fedmef-", "no_bae")
     assert [row["method"] for row in first["rows"]] == ["fedmef", "fedmef_no_bae"]
+    damaged = tmp_path / "runs" / "reproduce-old-smoke" / "run"
+    damaged.mkdir(parents=True)
+    for file in ADOPTED_FILES:
+        (damaged / file).write_text("old_knob = 1")
     _, told = reproduce("post_pruning_drop", "fedmef")
     assert "2 runs of other studies in runs are the same" in told
     assert "2 runs, 2 of them finished before" in told

@@ -16,9 +16,7 @@ SHARES = (0.25, 0.5, 0.75)
 
 def cases(scale: Scale) -> list[Case]:
     """One curve for each method."""
-    own: dict[str, Any] = (
-        {} if scale == "paper" else {"evaluate_every": 1}
-    )  # the paper's curves have many more rounds
+    own: dict[str, Any] = {} if scale == "paper" else {"evaluate_every": 1}  # falls between rounds
     return [
         Case(method, {"method": method}, settings(scale, method, adjust_every=PERIODS[scale], **own))
         for method in METHODS
