@@ -20,7 +20,7 @@ from torch import nn
 from fedmef import sparsify
 from fedmef.costs import StepCost, bytes_kept_for_backward, bytes_of_state, measure_step
 from fedmef.experiment import make_experiment
-from fedmef.models import build_model
+from fedmef.models import build_model, layout_for
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))
 VARIANTS: dict[str, torch.dtype | None] = {"FedMef, fp32 cache": None, "FedMef, fp16 cache": torch.float16}
@@ -49,8 +49,9 @@ def measure(network: str, stem: str, batch: int) -> list[Measurement]:
             dense(), sparsity=0.9, normalize=True, activation_sparsity=0.9, cache_dtype=dtype
         )
     return [
-        Measurement(name, variant, bytes_kept_for_backward(model, images), bytes_of_state(model, images))
+        Measurement(name, variant, bytes_kept_for_backward(model, laid_out), bytes_of_state(model, laid_out))
         for variant, model in models.items()
+        for laid_out in [images.contiguous(memory_format=layout_for(model))]  # as a device has it
     ]
 
 
