@@ -52,7 +52,10 @@ def test_the_list_names_every_study(
         (["tabel1"], "did you mean 'table1'"),
         (["table1", "--scale", "papers"], "did you mean 'paper'"),
         (["table1", "--scale", "smoke", "--seeds", "0"], "seeds = 0"),
-        (["ablation", "--scale", "smoke", "--only", "fedmaf"], "--only fedmaf: no run has this in its name"),
+        (
+            ["table1", "--scale", "smoke", "--only", "sparsity0"],
+            "--only sparsity0: no run has this",
+        ),
         (["table1", "--scale", "smoke", "--engine", "steam"], "engine = 'steam'"),
         (["table1", "--scale", "smoke", "--device", "abacus"], "device = 'abacus'"),
     ],
@@ -104,13 +107,13 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
         assert code == 0
         return json.loads(printed), told
 
-    first, _ = reproduce("ablation", "fedmef-", "no_bae")
+    first, _ = reproduce("ablation", "fedmef", "fedmef_no_bae")
     assert [row["method"] for row in first["rows"]] == ["fedmef", "fedmef_no_bae"]
     damaged = tmp_path / "runs" / "reproduce-old-smoke" / "run"
     damaged.mkdir(parents=True)
     for file in ADOPTED_FILES:
         (damaged / file).write_text("old_knob = 1")
-    _, told = reproduce("post_pruning_drop", "fedmef")
+    _, told = reproduce("post_pruning_drop", "fedmef", "fedmef_no_bae")
     assert "2 runs of other studies in runs are the same" in told
     assert "2 runs, 2 of them finished before" in told
     runs = tmp_path / "runs"

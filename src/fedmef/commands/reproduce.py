@@ -43,7 +43,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="PART", help="Only runs with this in their name, e.g. sparsity0.9; repeatable."),
+        typer.Option(
+            metavar="PART", help="Only runs with this part in their name, as sparsity0.9; repeatable."
+        ),
     ] = None,
     out: Annotated[
         Path | None,

@@ -37,16 +37,17 @@ def check_directory(study: Study, scale: Scale, out: Path) -> None:
 
 
 def chosen_cases(experiments: Mapping[str, Experiment], only: Sequence[str]) -> dict[str, Experiment]:
-    """The experiments whose names have one of these parts, all of them when none is given."""
-    unknown = [part for part in only if not any(part in name for name in experiments)]
-    if unknown:
-        cases = ", ".join(dict.fromkeys(case_of(name) for name in experiments))
-        raise UserError(f"--only {unknown[0]}: no run has this in its name; the study has {cases}")
-    return {
-        name: experiment
-        for name, experiment in experiments.items()
-        if not only or any(part in name for part in only)
-    }
+    """The experiments whose names have one of these parts, all of them when none is given.
+
+    A part lies between hyphens: `sparsity0.9` is none of `fedmef-sparsity0.95-seed0`.
+    """
+    found = {part: {name for name in experiments if f"-{part}-" in f"-{name}-"} for part in only}
+    for part, names in found.items():
+        if not names:
+            cases = ", ".join(dict.fromkeys(case_of(name) for name in experiments))
+            raise UserError(f"--only {part}: no run has this in its name; the study has {cases}")
+    asked = set().union(*found.values()) if only else set(experiments)
+    return {name: experiment for name, experiment in experiments.items() if name in asked}
 
 
 def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scale) -> int:
