@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from fedmef.data import Dataset, batches
+from fedmef.engines import prepared_model
 from fedmef.evaluation import evaluate
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.methods import build_method
-from fedmef.models import build_model, wants_channels_last
+from fedmef.models import wants_channels_last
 from fedmef.preparation import open_dataset
 
 FINAL_RATE = 0.08
@@ -52,15 +53,7 @@ ROWS = {
 
 def train(experiment: Experiment, dataset: Dataset, steps: int) -> float:
     """Test accuracy after so many steps."""
-    network = build_model(
-        experiment.model,
-        classes=dataset.classes,
-        channels=dataset.shape[0],
-        width=experiment.width,
-        stem=experiment.stem,
-        seed=experiment.seed,
-    )
-    model = build_method(experiment).prepare(network).train()
+    model = prepared_model(experiment, build_method(experiment), dataset.classes, dataset.shape[0]).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=experiment.learning_rate)
     generator = torch.Generator().manual_seed(experiment.seed)
     step = 0
