@@ -271,7 +271,7 @@ def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
     base = Experiment(width=4, devices=4, devices_per_round=2, rounds=2, local_epochs=1, engine="inline")
     comparison = Comparison(base, ("fedavg", "fedmef"), (0,), (0.9,))
     screen = io.StringIO()
-    rounds = {name: experiment.rounds for name, experiment in comparison.named_experiments().items()}
+    rounds = {name: (0, experiment.rounds) for name, experiment in comparison.named_experiments().items()}
     console = Console(file=screen, force_terminal=True, width=100, color_system=None)
     with ComparisonProgress(rounds, console) as progress:
         run_comparison(comparison, tmp_path, watch=progress)

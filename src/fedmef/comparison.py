@@ -93,6 +93,13 @@ class PlannedRun:
         """Whether there is nothing left to do."""
         return self.found is not None and _is_done(self.found, self.experiment)
 
+    @property
+    def rounds_before(self) -> int:
+        """How many rounds were done before, which a resumed run need not do again."""
+        if self.found is None:
+            return 0
+        return self.found.experiment.rounds if self.found.finished else len(self.found.finished_rounds())
+
 
 @dataclass(frozen=True)
 class Failure:

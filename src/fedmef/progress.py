@@ -83,8 +83,10 @@ class RunProgress:
 class ComparisonProgress(RunProgress):
     """A bar of all rounds of many runs, above the bar and the line of the current one."""
 
-    def __init__(self, rounds: Mapping[str, int], console: Console) -> None:
-        super().__init__(f"{len(rounds)} runs", sum(rounds.values()), console)
+    def __init__(self, rounds: Mapping[str, tuple[int, int]], console: Console) -> None:
+        """Of every run the rounds that were done before, and all of them."""
+        to_do = sum(of - done for done, of in rounds.values())
+        super().__init__(f"{len(rounds)} runs", to_do, console)
         self._rounds = rounds
         self._all = self._task
         self._task = self._bar.add_task("", visible=False)
@@ -96,11 +98,11 @@ class ComparisonProgress(RunProgress):
         """Show that this run is the current one; it may begin in the middle, or the last one have failed."""
         names = list(self._rounds)
         number = names.index(name)
-        self._rounds_before = sum(self._rounds[earlier] for earlier in names[:number])
-        self._bar.update(
-            self._all, description=f"run {number + 1} of {len(names)}", completed=self._rounds_before
-        )
-        self._bar.reset(self._task, total=self._rounds[name], description=name, visible=True)
+        earlier = sum(of - done for done, of in list(self._rounds.values())[:number])
+        self._bar.update(self._all, description=f"run {number + 1} of {len(names)}", completed=earlier)
+        done, of = self._rounds[name]
+        self._rounds_before = earlier - done
+        self._bar.reset(self._task, total=of, completed=done, description=name, visible=True)
         self._accuracy, self._down, self._up = None, 0, 0
         if self._live is not None:
             self._live.update(Group(self._bar))  # the line was the last run's

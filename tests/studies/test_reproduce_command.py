@@ -114,7 +114,7 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
     for file in ADOPTED_FILES:
         (damaged / file).write_text("old_knob = 1")
     _, told = reproduce("post_pruning_drop", "fedmef", "fedmef_no_bae")
-    assert "2 runs of other studies in runs are the same" in told
+    assert "2 runs in runs are the same" in told
     assert "2 runs, 2 of them finished before" in told
     runs = tmp_path / "runs"
     models = [
@@ -127,6 +127,29 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
     assert models[0] == models[1]
     _, told = reproduce("post_pruning_drop", "fedtiny")
     assert "the same" not in told
+
+
+def test_the_finished_table_trains_nothing_and_looks_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reproduce(*words: str) -> tuple[int, str, str]:
+        return invoke(["reproduce", *words, "--scale", "smoke"], capsys, monkeypatch)
+
+    code, _, errors = reproduce("ablation", "--finished")
+    assert (code, "none of ablation's runs is finished" in errors) == (2, True)
+    assert reproduce("ablation", "--only", "fedmef")[0] == 0
+    run = tmp_path / "runs" / "reproduce-ablation-smoke" / "fedmef-sparsity0.9-seed0"
+    (run / "model.safetensors").unlink()  # as in results/
+    files = sorted(tmp_path.rglob("*"))
+    code, printed, told = reproduce("post_pruning_drop", "--finished", "--json")
+    assert (code, told) == (0, "post_pruning_drop at smoke scale: 1 of 3 runs are finished\n")
+    drops = {
+        row["method"]: row["drop (ours)"] for row in json.loads(printed)["rows"] if row["round"] == "all"
+    }
+    assert drops["fedtiny"] is None
+    assert drops["fedmef"] is not None
+    assert sorted(tmp_path.rglob("*")) == files
+    assert "nothing to --overwrite" in reproduce("ablation", "--finished", "--overwrite")[2]
 
 
 def test_a_failed_run_leaves_the_others_in_the_table(

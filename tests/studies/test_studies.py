@@ -1,9 +1,11 @@
 """What holds for every study, without running it; and each of them run at smoke scale."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fedmef import preparation
 from fedmef.comparison import Failure
@@ -32,7 +34,7 @@ ROWS = {
     "activation_histogram": 20,  # convolutions of ResNet18
     "post_pruning_drop": 9,  # three methods: two adjustments each, and both together
     "marked_magnitude": 6,
-    "same_memory": 4,
+    "same_memory": 5,
 }
 
 every_study = pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
@@ -93,9 +95,10 @@ def test_batchnorm_and_nsconv_have_their_own_rates_at_desk_scale() -> None:
 
 def test_a_failed_case_keeps_its_row_and_the_papers_numbers() -> None:
     study = STUDIES["table1"]
-    failures = [
-        Failure(Path(name), experiment, "diverged") for name, experiment in study.experiments("smoke").items()
-    ]
+    failures = {
+        name: Failure(Path(name), experiment, "diverged")
+        for name, experiment in study.experiments("smoke").items()
+    }
     rows = study.rows("smoke", failures)
     assert len(rows) == 13
     assert rows[8]["accuracy % (paper)"] == 78.1
@@ -104,9 +107,10 @@ def test_a_failed_case_keeps_its_row_and_the_papers_numbers() -> None:
 
 @pytest.mark.parametrize("study", [s for s in STUDIES.values() if s.name != "activation_histogram"])
 def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
-    failures = [
-        Failure(Path(name), experiment, "diverged") for name, experiment in study.experiments("smoke").items()
-    ]
+    failures = {
+        name: Failure(Path(name), experiment, "diverged")
+        for name, experiment in study.experiments("smoke").items()
+    }
     assert len(study.rows("smoke", failures)) >= len(study.cases("smoke"))
 
 
@@ -150,6 +154,20 @@ def test_the_papers_numbers_are_shown_as_printed() -> None:
     ]
     shown = [list(column.cells) for column in study_table(rows).columns]
     assert shown == [["81.00", "80.50"], ["81.2", "72.0"], ["84.94", "101.20"]]
+
+
+def test_a_narrow_table_breaks_no_word_but_leaves_columns_out() -> None:
+    rows: list[Row] = [
+        {"method": "fedmef_no_bae", "accuracy % (ours)": 81.0, "exchange bytes (ours, measured)": 12_345}
+    ]
+    for width, headings in ((60, 3), (27, 2), (16, 1)):
+        table = study_table(rows, width)
+        screen = io.StringIO()
+        Console(file=screen, width=width, color_system=None).print(table)
+        shown = screen.getvalue().replace("\N{NO-BREAK SPACE}", " ")
+        assert len(table.columns) == headings
+        assert "fedmef_no_bae" in shown
+        assert ("12.3 kB" in shown, "do not fit" in " ".join(shown.split())) == (headings == 3, headings < 3)
 
 
 def test_unknown_names_are_named() -> None:

@@ -44,7 +44,8 @@ def carry_out_shown(
     watcher: Callable[[ComparisonWatcher], ComparisonWatcher] = lambda shown: shown,
 ) -> list[Run | Failure]:
     """Carry out runs under one progress display, which `watcher` may add another watcher to."""
-    rounds = {run.path.name: run.experiment.rounds for run in plan if not run.finished}
+    pending = [run for run in plan if not run.finished]
+    rounds = {run.path.name: (run.rounds_before, run.experiment.rounds) for run in pending}
     try:
         with ComparisonProgress(rounds, Console(stderr=True)) as progress:
             return carry_out(plan, watcher(progress))
@@ -62,7 +63,7 @@ def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str
 
 def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
     """What is about to happen, in a line, on a terminal or not."""
-    rounds = sum(run.experiment.rounds for run in plan if not run.finished)
+    rounds = sum(run.experiment.rounds - run.rounds_before for run in plan if not run.finished)
     what = f"{len(plan)} runs{finished_before(plan)}, {rounds:,} rounds to do, in {out}"
     typer.echo(f"{title}{what}", err=True)
 

@@ -1,6 +1,7 @@
 """`fedmef reproduce`: a table or figure of the paper."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +19,15 @@ from fedmef.commands.common import (
 )
 from fedmef.comparison import Failure, plan_runs
 from fedmef.errors import UserError
+from fedmef.run_directory import Run
 from fedmef.studies import SCALES, STUDIES, find_scale, find_study
-from fedmef.studies.base import case_of
 from fedmef.studies.reproduction import (
     adopt_finished,
     caption,
     check_directory,
     chosen_cases,
     default_directory,
+    find_finished,
     study_table,
 )
 
@@ -51,6 +53,12 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="Directory of the runs (default: runs/reproduce-NAME-SCALE)."),
     ] = None,
+    finished: Annotated[
+        bool,
+        typer.Option(
+            "--finished", help="Train nothing: the table of what is finished, in --out or beside it."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
     ] = False,
@@ -74,20 +82,31 @@ def reproduce(
     given = {field: value for field, value in machine.items() if value is not None}
     experiments = chosen_cases(study.experiments(scale, seeds, given), only or [])
     out = out or default_directory(study, scale)
-    check_directory(study, scale, out)
-    if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
-        typer.echo(f"{study.name}: {adopted} runs of other studies in {out.parent} are the same", err=True)
-    plan = plan_runs(experiments, out, overwrite=overwrite)
-    announce(f"{study.name} at {scale} scale: ", plan, out)
-    outcomes = carry_out_shown(plan)
-    failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-    rows = study.rows(scale, outcomes, {case_of(run) for run in experiments})
+    if finished and overwrite:
+        raise UserError("reproduce: --finished trains nothing, so that there is nothing to --overwrite")
+    outcomes: Mapping[str, Run | Failure | None]
+    if finished:
+        outcomes = find_finished(experiments, out)
+        there = sum(run is not None for run in outcomes.values())
+        if not there:
+            raise UserError(f"none of {study.name}'s runs is finished in {out} or beside it")
+        typer.echo(f"{study.name} at {scale} scale: {there} of {len(outcomes)} runs are finished", err=True)
+    else:
+        check_directory(study, scale, out)
+        if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
+            typer.echo(f"{study.name}: {adopted} runs in {out.parent} are the same", err=True)
+        plan = plan_runs(experiments, out, overwrite=overwrite)
+        announce(f"{study.name} at {scale} scale: ", plan, out)
+        outcomes = dict(zip(experiments, carry_out_shown(plan), strict=True))
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, Failure)]
+    rows = study.rows(scale, outcomes)
     about = caption(study, scale, experiments)
     if as_json:
         facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
         typer.echo(json.dumps({**facts, "claim": study.shows, "failures": reasons(failures)}))
     else:
-        wide_console().print(study_table(rows))
+        console = wide_console()
+        console.print(study_table(rows, console.width))
         typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
         print_failures(failures)
     raise_failures(failures, len(outcomes))

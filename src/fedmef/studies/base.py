@@ -1,6 +1,6 @@
 """What a study is: cases to run, and a table of what they gave beside what the paper has."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """A case with its finished runs; `failed` of them did not come to their end."""
+    """A case with its finished runs; `failed` more did not come to their end, or were never begun."""
 
     case: Case
     runs: Sequence[Run]
@@ -96,15 +96,13 @@ class Study:
             for seed in range(count)
         }
 
-    def rows(
-        self, scale: Scale, outcomes: Sequence[Run | Failure], only: Collection[str] | None = None
-    ) -> list[Row]:
-        """The table of these runs; a case without a finished run has a row without our numbers.
+    def rows(self, scale: Scale, outcomes: Mapping[str, Run | Failure | None]) -> list[Row]:
+        """The table of these runs, by the names of `experiments`; None is one that nobody has run.
 
-        `only` names the cases that are asked for.
+        A case without a finished run has a row without our numbers, one that is not named here has none.
         """
-        asked = [case for case in self.cases(scale) if only is None or case.name in only]
-        return self.tabulate([_result(case, outcomes) for case in asked])
+        asked = {case_of(name) for name in outcomes}
+        return self.tabulate([_result(case, outcomes) for case in self.cases(scale) if case.name in asked])
 
 
 def case_of(directory: str) -> str:
@@ -112,7 +110,7 @@ def case_of(directory: str) -> str:
     return directory.rpartition("-seed")[0]
 
 
-def _result(case: Case, outcomes: Sequence[Run | Failure]) -> Result:
-    own = [outcome for outcome in outcomes if case_of(outcome.path.name) == case.name]
+def _result(case: Case, outcomes: Mapping[str, Run | Failure | None]) -> Result:
+    own = [outcome for name, outcome in outcomes.items() if case_of(name) == case.name]
     runs = [outcome for outcome in own if isinstance(outcome, Run)]
     return Result(case, runs, failed=len(own) - len(runs))

@@ -22,7 +22,9 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
 def _rows(result: Result) -> list[Row]:
     adjusted = [record for run in result.runs for record in run.metrics if record["adjusted"]]
     rounds = sorted({record["round"] for record in adjusted})
-    groups = {str(number): [record for record in adjusted if record["round"] == number] for number in rounds}
+    groups = {
+        str(number + 1): [record for record in adjusted if record["round"] == number] for number in rounds
+    }
     rows: list[Row] = []
     for round_name, records in [*groups.items(), ("all", adjusted)]:
         before = mean([100 * record["accuracy_before_adjustment"] for record in records])

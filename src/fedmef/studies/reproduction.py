@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from fedmef.experiment import MACHINE_FIELDS, Experiment
 from fedmef.finished_run import read_finished
 from fedmef.progress import human_bytes
 from fedmef.resuming import changed_fields
-from fedmef.run_directory import CONFIG, METRICS, MODEL, SUMMARY
+from fedmef.run_directory import CONFIG, METRICS, MODEL, SUMMARY, Run
 from fedmef.studies.base import Cell, Row, Study, case_of
 from fedmef.studies.scales import SEEDS, Scale
 
@@ -72,6 +73,25 @@ def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scal
     return adopted
 
 
+def find_finished(experiments: Mapping[str, Experiment], out: Path) -> dict[str, Run | None]:
+    """The finished run of each experiment, wherever it lies in `out` or in a directory beside it.
+
+    Nothing is copied or trained, models are not needed, and any version counts: this is for runs that were
+    published, as in results/.
+    """
+    found: dict[str, Run | None] = dict.fromkeys(experiments)
+    files = sorted(out.parent.glob(f"*/*/{SUMMARY}"), key=lambda file: file.parent.parent != out)
+    for file in files:
+        try:
+            there = read_finished(file.parent)
+        except UserError:
+            continue
+        for name, experiment in experiments.items():
+            if found[name] is None and not changed_fields(there.experiment, experiment, MACHINE_FIELDS):
+                found[name] = there.directory
+    return found
+
+
 def _finished_beside(out: Path, scale: Scale) -> list[Path]:
     runs = (file.parent for file in sorted(out.parent.glob(f"reproduce-*-{scale}/*/{MODEL}")))
     files = [(run, [run / name for name in ADOPTED_FILES]) for run in runs if run.parent != out]
@@ -116,22 +136,39 @@ def _comparable(study: Study, scale: Scale, seeds: int) -> str:
     return f"The paper's setting{few}; where it is silent, ours: {silent}."
 
 
-def study_table(rows: Sequence[Row]) -> Table:
-    """The rows for people; a column that is empty everywhere is left out."""
+def study_table(rows: Sequence[Row], width: int = 120) -> Table:
+    """The rows for people; a column that is empty everywhere is left out.
+
+    No word is broken: the last columns are left out too when they do not fit, and the caption says so.
+    """
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
-    shown = [heading for heading in headings if any(row.get(heading) is not None for row in rows)]
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in shown:
+    shown = {}
+    for heading in headings:
+        column = [row.get(heading) for row in rows]
+        if any(cell is not None for cell in column):
+            digits = _digits(column)
+            shown[heading] = [_shown(heading, cell, digits) for cell in column]
+    widths = {heading: _least_width(heading, cells) for heading, cells in shown.items()}
+    fitting = [name for name, end in zip(widths, accumulate(widths.values()), strict=True) if end <= width]
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+    if left_out := len(shown) - len(fitting):
+        table.caption = f"{left_out} columns do not fit; a wider terminal or --json shows them"
+    for heading in fitting:
         text = any(isinstance(row.get(heading), str) for row in rows)
         table.add_column(
             heading.replace(" (", "\n("),
             justify="left" if text else "right",
-            overflow="fold",
+            min_width=widths[heading] - 1,
         )
-    digits = {heading: _digits([row.get(heading) for row in rows]) for heading in shown}
-    for row in rows:
-        table.add_row(*(_shown(heading, row.get(heading), digits[heading]) for heading in shown))
+    for cells in zip(*(shown[heading] for heading in fitting), strict=True):
+        table.add_row(*cells)
     return table
+
+
+def _least_width(heading: str, cells: Sequence[str]) -> int:
+    """Without breaking a word, and with the space after it."""
+    words = [word for text in (heading, *cells) for word in text.split(" ")]
+    return max(map(len, words)) + 1
 
 
 def _digits(column: Sequence[Cell]) -> int:
@@ -145,7 +182,7 @@ def _shown(heading: str, cell: Cell, digits: int) -> str:
     if "(paper" in heading:
         return f"{cell:.{digits}f}"
     if "bytes" in heading:
-        return human_bytes(cell)
+        return human_bytes(cell).replace(" ", "\N{NO-BREAK SPACE}")
     if any(mark in heading for mark in ("%", "±", "fall", "drop", "MB")):
         return f"{cell:z.2f}"
     if " x " in heading:
