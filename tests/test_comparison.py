@@ -317,6 +317,8 @@ def test_an_interrupted_run_is_resumed_to_the_same_bits(
     path = tmp_path / "halves" / "fedmef-sparsity0.9-seed0"
     with pytest.raises(Interrupted):
         federation.run(comparison().experiments()[0], path, watch=stop)
+    (planned,) = plan_runs(comparison().named_experiments(), path.parent)
+    assert (planned.finished, planned.rounds_before) == (False, 1)
     listening = Listening()
     resumed = run_comparison(comparison(), tmp_path / "halves", watch=listening)[0]
     assert listening.heard == [path.name, 1]
