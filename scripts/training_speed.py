@@ -12,6 +12,7 @@ point mean nothing.
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 
 from fedmef.data import Dataset, batches
 from fedmef.engines import prepared_model
+from fedmef.errors import FedmefError
 from fedmef.evaluation import evaluate
 from fedmef.experiment import Experiment, make_experiment
 from fedmef.methods import build_method
@@ -91,10 +93,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     common = {**COMMON, "data_dir": arguments.data_dir, "seed": arguments.seed}
-    dataset = open_dataset(make_experiment(common))
-    for name, own in ROWS.items():
-        if arguments.rows not in name:
-            continue
+    rows = {name: own for name, own in ROWS.items() if arguments.rows in name}
+    if not rows:
+        parser.error(f"--rows {arguments.rows}: is in no row's name; the rows are: {'; '.join(ROWS)}")
+    try:
+        dataset = open_dataset(make_experiment(common))
+    except FedmefError as error:
+        sys.exit(f"{parser.prog}: {error}")
+    for name, own in rows.items():
         start = time.process_time()
         accuracy = train(make_experiment({**common, **own}), dataset, arguments.steps)
         seconds = time.process_time() - start

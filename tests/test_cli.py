@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
 from fedmef import Experiment, cli
+from fedmef.experiment import read_experiment
 
 QUICK = [
     "--width",
@@ -92,8 +95,9 @@ def test_a_file_and_options_make_an_experiment(
         (["run", "--device-memory", "-1MB"], "device_memory = '-1MB'"),
         (["run", "--device-memory", "abc"], "device_memory = 'abc'"),
         (["plan"], "--device-memory 96MB"),
-        (["plan", "--device-memory", "64MB", "--image-shape", "32x32"], "image_shape = '32x32'"),
-        (["plan", "--device-memory", "64MB", "--image-shape", "0x32x32"], "image_shape = '0x32x32'"),
+        (["plan", "--device-memory", "64MB", "--image-shape", "32x32"], "--image-shape 32x32"),
+        (["plan", "--device-memory", "64MB", "--image-shape", "0x32x32"], "--image-shape 0x32x32"),
+        (["plan", "--device-memory", "64MB", "--classes", "4"], "it goes with --image-shape"),
         (["plan", "--device-memory", "64MB", "--model", "resnet81"], "did you mean 'resnet18'"),
         (["evaluate", "nowhere"], "nowhere"),
         (["data", "mnist"], "unknown dataset 'mnist'"),
@@ -169,6 +173,33 @@ def test_the_help_of_run_names_every_knob(
     _, printed, _ = invoke(["run", "--help"], capsys, monkeypatch)
     missing = [name for name in Experiment.model_fields if f"--{name.replace('_', '-')}" not in printed]
     assert missing == []
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80", "200"])
+@pytest.mark.parametrize("command", ["run", "compare", "reproduce", "cost", "plan"])
+def test_help_cuts_no_name_however_narrow_the_terminal(
+    command: str, columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    _, printed, _ = invoke([command, "--help"], capsys, monkeypatch)
+    shown = typer.main.get_command(cli.app).commands[command]  # type: ignore[attr-defined]
+    names = {name for option in shown.params for name in (*option.opts, *option.secondary_opts)}
+    assert [name for name in names if name.startswith("--") and name not in printed] == []
+    assert "…" not in printed
+
+
+def test_help_groups_options_and_keeps_square_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, printed, _ = invoke(["run", "--help"], capsys, monkeypatch)
+    assert "\nFederation:\n  --devices N" in printed
+    assert "[[fault]] tables" in printed
+    assert "(default )" not in printed
+    _, printed, _ = invoke(["reproduce", "--help"], capsys, monkeypatch)
+    assert "  [default: desk]" in printed
+    assert "auto, inline, processes or flower" in printed
+    _, printed, _ = invoke(["--help"], capsys, monkeypatch)
+    assert "..." not in printed.partition("Commands:")[2]
 
 
 def test_a_data_set_is_described(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,11 +420,66 @@ def test_a_plan_is_a_ranked_table(
     arguments = ["plan", "--image-shape", "3x32x32", "--batch-size", "64", "--device-memory", "10MB"]
     code, printed, _ = invoke(arguments, capsys, monkeypatch)
     assert code == 0
-    assert "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32 --batch-size 16" in printed
+    *_, about, command = printed.splitlines()
+    assert "on digits (--dataset takes another)" in about
+    assert command == (
+        "fedmef run --batch-size 16 --device-memory 10MB "
+        "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32"
+    )
     code, printed, _ = invoke([*arguments, "--json", "--sparsity", "0.9"], capsys, monkeypatch)
     ranked = json.loads(printed)["ranked"]
     chosen = [row for row in ranked if row["chosen"]]
     assert [(row["sparsity"], row["batch_size"], row["needed"]) for row in chosen] == [(0.9, 64, 6_400_000)]
+
+
+def test_a_plan_ends_with_a_command_that_runs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedmef.costs import limit
+
+    monkeypatch.setattr(limit, "_once", lambda experiment, shape, classes: 1000 * experiment.batch_size)
+    config = tmp_path / "my own.toml"
+    config.write_text('device_memory = "10kB"\nrounds = 1\n')
+    options = ["--no-remember-masks", "--augment", "--sparsity", "0.8", "--batch-size", "16"]
+    code, printed, _ = invoke(["plan", str(config), *QUICK, *options], capsys, monkeypatch)
+    assert code == 0
+    program, *command = shlex.split(printed.splitlines()[-1])
+    assert program == "fedmef"
+    assert invoke([*command, "--out", str(tmp_path / "run")], capsys, monkeypatch)[0] == 0
+    experiment = read_experiment(tmp_path / "run" / "config.toml")
+    assert (experiment.sparsity, experiment.batch_size, experiment.width) == (0.8, 8, 8)
+    assert (experiment.remember_masks, experiment.augment) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected", "expected_code"),
+    [
+        ("Forgetful", "method 'own_methods:Forgetful': prepare returned NoneType", 2),
+        ("Broken", "failed: ValueError: boom (--debug shows where)", 1),
+    ],
+)
+def test_what_is_wrong_with_a_users_own_method_is_said_in_a_line(
+    method: str,
+    expected: str,
+    expected_code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "own_methods.py").write_text(
+        "from fedmef.methods import Method\n"
+        "class Forgetful(Method):\n"
+        "    def prepare(self, network):\n"
+        "        super().prepare(network)\n"
+        "class Broken(Method):\n"
+        "    def train(self, local, plan):\n"
+        "        raise ValueError('boom')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = ["run", *QUICK, "--method", f"own_methods:{method}", "--out", str(tmp_path / "run")]
+    code, _, errors = invoke(arguments, capsys, monkeypatch)
+    assert (code, errors.count("\n")) == (expected_code, 1)
+    assert expected in errors
 
 
 def test_faults_come_from_an_option_and_a_file_and_show_in_the_result(

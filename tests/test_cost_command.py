@@ -81,6 +81,12 @@ def test_data_that_is_not_here_need_not_be_fetched(fixtures: Fixtures) -> None:
     assert (facts["image_shape"], facts["classes"], facts["samples"]) == ([3, 64, 64], 200, 1000)
 
 
+def test_a_shape_has_ten_classes_unless_said(fixtures: Fixtures) -> None:
+    arguments = [*QUICK, "--no-measure", "--method", "fedmef", "--image-shape", "3x32x32", "--json"]
+    code, printed, _ = invoke(arguments, *fixtures)
+    assert (code, json.loads(printed)["classes"]) == (0, 10)
+
+
 def test_the_papers_costs_beside_ours(fixtures: Fixtures) -> None:
     code, printed, _ = invoke(["cost", "--paper", "--json"], *fixtures)
     assert code == 0
@@ -110,7 +116,6 @@ def test_the_papers_costs_beside_ours(fixtures: Fixtures) -> None:
         (["--image-shape", "32x32", "--classes", "10"], ["--image-shape 32x32", "3x32x32"]),
         (["--image-shape", "3x0x32", "--classes", "10"], ["--image-shape 3x0x32"]),
         (["--image-shape", "axbxc", "--classes", "10"], ["--image-shape axbxc"]),
-        (["--image-shape", "3x32x32"], ["--classes"]),
         (["--image-shape", "3x32x32", "--classes", "0"], ["--classes 0"]),
         (["--classes", "10"], ["--classes 10", "--image-shape"]),
         (["--samples", "0"], ["--samples 0"]),

@@ -8,10 +8,12 @@ from typing import Annotated, TextIO, cast
 import typer
 
 import fedmef
+from fedmef.collection import DeviceError
 from fedmef.commands.compare import compare
 from fedmef.commands.cost import cost
 from fedmef.commands.examine import data, evaluate
 from fedmef.commands.flower import flower
+from fedmef.commands.plain_help import PlainHelp
 from fedmef.commands.plan import plan
 from fedmef.commands.report import report
 from fedmef.commands.reproduce import reproduce
@@ -21,14 +23,17 @@ from fedmef.errors import FedmefError
 # What a wrong command line raises: click's error below typer 0.26, typer's own since.
 USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
+HINT = " (--debug shows where)"
+
 app = typer.Typer(
     help="Federated training of sparse convolutional networks on devices with little memory.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # see plain_help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
-    app.command()(command)
+    app.command(cls=PlainHelp)(command)
 app.add_typer(flower, name="flower")
 
 
@@ -58,10 +63,17 @@ def main() -> None:
     except USAGE_ERROR as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:
-        code = _failed(str(error), error.exit_code, debug)
+        code = _failed(f"{error}{HINT if _device_raised(error) else ''}", error.exit_code, debug)
     except Exception as error:
-        code = _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1, debug)
+        code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
     sys.exit(code)
+
+
+def _device_raised(error: BaseException | None) -> bool:
+    """Whether an error comes from what a device's own code raised, such as a user's method."""
+    while isinstance(error, FedmefError):
+        error = error.__cause__
+    return isinstance(error, DeviceError)
 
 
 def _show_warning(

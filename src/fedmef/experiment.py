@@ -132,7 +132,8 @@ class Experiment(BaseModel):
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="Client-level privacy: its delta.")
     faults: str = Field(
-        default="", description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02."
+        default="",
+        description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02 (default: none).",
     )
     attackers: float = Field(
         default=0.0, ge=0, lt=1, description="Injected: share of devices that scale their update."
@@ -162,7 +163,7 @@ class Experiment(BaseModel):
         default=None,
         description="What a device's training may take above its libraries, such as 96MB: refused if more.",
     )
-    device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1, ...")
+    device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1 and so on.")
     data_dir: Path | None = Field(
         default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
     )

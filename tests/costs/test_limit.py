@@ -1,6 +1,7 @@
 """Which knob brings a device in. A formula stands for the measurement: what counts is the search."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,14 +110,15 @@ def every_setting(batch: int) -> list[Candidate]:
     ]
 
 
+def settings_of(candidate: Candidate) -> dict[str, Any]:
+    knobs = ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
+    return {name: getattr(candidate, name) for name in knobs}
+
+
 @pytest.mark.parametrize("megabytes", [14, 16, 20, 25, 32, 40, 60, 200])
 def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: list[Experiment]) -> None:
     def needs(candidate: Candidate) -> int:
-        settings = {
-            name: getattr(candidate, name)
-            for name in ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
-        }
-        return formula(make_experiment(settings), SHAPE, 10)
+        return formula(make_experiment(settings_of(candidate)), SHAPE, 10)
 
     room = (1 - limit.MARGIN) * megabytes * 1e6
     best = next(candidate for candidate in every_setting(64) if needs(candidate) <= room)
@@ -141,6 +143,44 @@ def test_a_plan_that_cannot_be_says_what_the_lightest_setting_needs() -> None:
         chosen(5, batch_size=64)
     with pytest.raises(UserError, match="--device-memory 96MB"):
         plan_memory(Experiment(), SHAPE, 10)
+
+
+@pytest.fixture
+def starved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above a sparsity of 0.9, nothing can be built."""
+
+    def measure(experiment: Experiment, shape: object, classes: int) -> int:
+        if experiment.sparsity > 0.9:
+            raise UserError(f"sparsity = {experiment.sparsity}: leaves no weight in 'conv'; lower it")
+        return formula(experiment, shape, classes)
+
+    monkeypatch.setattr(limit, "_once", measure)
+
+
+@pytest.mark.usefixtures("starved")
+def test_a_plan_leaves_out_what_cannot_be_built() -> None:
+    tried = plan_memory(make_experiment({"device_memory": "15MB", "batch_size": 64}), SHAPE, 10)
+    best = next(candidate for candidate in tried if candidate.fits)
+    assert (best.sparsity, best.needed) == (0.9, formula(Experiment(**settings_of(best)), SHAPE, 10))
+    assert [(one.sparsity, one.needed) for one in tried if one.problem] == [(0.95, None), (0.98, None)]
+    # 10 + 20 · 0.1 + 8 · (0.1 + 0.05 / 2)
+    with pytest.raises(UserError, match=r"even the lightest setting needs 13\.0 MB"):
+        chosen(5, batch_size=64)
+
+
+@pytest.mark.usefixtures("starved")
+def test_when_nothing_can_be_built_the_reason_is_said() -> None:
+    with pytest.raises(UserError, match=r"leaves no weight in 'conv'.*--distribution erk"):
+        chosen(96, "sparsity", sparsity=0.95)
+    with pytest.raises(UserError, match=r"leaves no weight in 'conv'; lower it$"):
+        chosen(96, "sparsity", sparsity=0.95, distribution="erk")
+
+
+@pytest.mark.usefixtures("starved")
+def test_a_remedy_is_found_beside_what_cannot_be_built() -> None:
+    # 10 + 20 · 0.2 + 32 · (0.1 + 0.1), where 0.99, the lightest, cannot be built
+    with pytest.raises(UserError, match=r"sparsity = 0\.8 \(20\.4 MB\)"):
+        check(22, batch_size=32, sparsity=0.5)
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from fedmef.comparison import ComparisonWatcher, Failure, PlannedRun, carry_out
-from fedmef.errors import FedmefError, Interrupted
+from fedmef.costs.step import Shape
+from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.faults import read_fault_plan
 from fedmef.progress import ComparisonProgress
 from fedmef.run_directory import Run
@@ -28,6 +29,14 @@ FaultPlan = Annotated[
         help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
         rich_help_panel="Injected faults",
     ),
+]
+ImageShape = Annotated[
+    str | None,
+    typer.Option(metavar="CxHxW", help="Shape of an image, such as 3x32x32, in place of a data set's."),
+]
+DEFAULT_CLASSES = 10
+Classes = Annotated[
+    int | None, typer.Option(metavar="N", help=f"With --image-shape: classes (default {DEFAULT_CLASSES}).")
 ]
 
 
@@ -59,6 +68,21 @@ def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str
         return dict(overrides)
     faults = ",".join(filter(None, (overrides.get("faults"), read_fault_plan(file))))
     return {**overrides, "faults": faults}
+
+
+def given_images(image_shape: str | None, classes: int | None) -> tuple[Shape, int] | None:
+    """The shape and the classes that options give; None when they leave it to the data set."""
+    if image_shape is None:
+        if classes is not None:
+            raise UserError(f"--classes {classes}: a data set has its own; it goes with --image-shape")
+        return None
+    parts = image_shape.lower().split("x")
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--image-shape {image_shape}: write channels x height x width, for example 3x32x32")
+    if classes is not None and classes < 1:
+        raise UserError(f"--classes {classes}: give at least 1")
+    channels, height, width = map(int, parts)
+    return (channels, height, width), DEFAULT_CLASSES if classes is None else classes
 
 
 def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedmef.commands.common import AsJson, print_notes, wide_console
+from fedmef.commands.common import AsJson, Classes, ImageShape, given_images, print_notes, wide_console
 from fedmef.commands.compare import items_of, sparsities_of
 from fedmef.commands.cost_paper import print_paper
 from fedmef.comparison import Comparison
+from fedmef.costs.step import Shape
 from fedmef.costs.table import CostRow, Task, cost_rows
 from fedmef.data.progress import with_progress
 from fedmef.errors import UserError
@@ -39,10 +40,8 @@ def cost(
     sparsities: Annotated[
         str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
     ] = None,
-    image_shape: Annotated[
-        str | None, typer.Option(metavar="CxHxW", help="Shape of an image, in place of a data set's.")
-    ] = None,
-    classes: Annotated[int | None, typer.Option(metavar="N", help="With --image-shape: classes.")] = None,
+    image_shape: ImageShape = None,
+    classes: Classes = None,
     samples: Annotated[
         int | None,
         typer.Option(metavar="N", help="Images that a device has (default: an even share; 500 for a shape)."),
@@ -76,7 +75,7 @@ def cost(
     )
     for experiment in comparison.experiments():
         check_names(experiment)
-    task = _task(base, image_shape, classes, samples)
+    task = _task(base, given_images(image_shape, classes), samples)
     rows = cost_rows(comparison, task, measured=measure, shown=_with_bar)
     if as_json:
         typer.echo(json.dumps({**asdict(task), "batch_size": base.batch_size, "rows": _flat(rows)}))
@@ -86,17 +85,11 @@ def cost(
         _print_rows(rows, base, task)
 
 
-def _task(base: Experiment, shape: str | None, classes: int | None, samples: int | None) -> Task:
+def _task(base: Experiment, images: tuple[Shape, int] | None, samples: int | None) -> Task:
     if samples is not None and samples < 1:
         raise UserError(f"--samples {samples}: a device has at least 1 image")
-    if shape is not None:
-        if classes is None:
-            raise UserError("--image-shape: say how many --classes there are, for example --classes 10")
-        if classes < 1:
-            raise UserError(f"--classes {classes}: give at least 1")
-        return Task(_shape(shape), classes, samples or PAPER_SAMPLES)
-    if classes is not None:
-        raise UserError(f"--classes {classes}: a data set has its own; it goes with --image-shape")
+    if images is not None:
+        return Task(*images, samples or PAPER_SAMPLES)
     if base.dataset in KNOWN_DATA:
         dimensions, number, train = KNOWN_DATA[base.dataset]
     else:
@@ -104,14 +97,6 @@ def _task(base: Experiment, shape: str | None, classes: int | None, samples: int
         channels, height, width = dataset.shape
         dimensions, number, train = (channels, height, width), dataset.classes, len(dataset.train)
     return Task(dimensions, number, samples or max(1, train // base.devices))
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UserError(f"--image-shape {text}: write channels x height x width, for example 3x32x32")
-    channels, height, width = map(int, parts)
-    return channels, height, width
 
 
 def _with_bar(experiments: Sequence[Experiment]) -> Iterator[Experiment]:

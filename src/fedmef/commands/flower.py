@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmef.commands.plain_help import PlainHelp
 from fedmef.errors import UserError
 
 flower = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.")
@@ -26,7 +27,7 @@ def apps() -> None:
     """A group has a callback, or its only command would take its name."""
 
 
-@flower.command()
+@flower.command(cls=PlainHelp)
 def new(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
 ) -> None:

@@ -64,7 +64,7 @@ def reproduce(
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
     device: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, inline or processes.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, inline, processes or flower.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker processes.")] = None,
     as_json: AsJson = False,
 ) -> None:

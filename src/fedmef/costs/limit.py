@@ -102,17 +102,19 @@ def _first_fitting(
     name: str, values: Sequence[Any], limit: int, measure: Callable[..., int | None]
 ) -> Remedy:
     """The first of values, ordered from heavy to light, that fits; found by halving."""
-    low, high, found = 0, len(values) - 1, None
-    middle = high  # the lightest first: when it does not fit, none does
-    while low <= high:
+    high, needed = len(values) - 1, None
+    while high >= 0 and (needed := measure(name, values[high])) is None:
+        high -= 1  # it cannot be built: as light as can be is the one before
+    if needed is None or needed > limit:  # when the lightest does not fit, none does
+        return None
+    low, found = 0, (values[high], needed)
+    while low < high:
+        middle = (low + high) // 2
         needed = measure(name, values[middle])
         if needed is not None and needed <= limit:
-            found, high = (values[middle], needed), middle - 1
-        elif middle == len(values) - 1:
-            return None
+            found, high = (values[middle], needed), middle
         else:
             low = middle + 1
-        middle = (low + high) // 2
     return found
 
 

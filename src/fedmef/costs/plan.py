@@ -1,7 +1,7 @@
-"""The most accurate setting that fits a device's memory, by measured peak rather than by formula.
+"""The preferred setting that fits a device's memory, by measured peak rather than by formula.
 
-Training every candidate is out of the question, so that "most accurate" is an order of preference, from what
-costs most accuracy to what costs least (the evidence is in docs/memory.md):
+Training every candidate is out of the question, so that an order of preference stands for accuracy, from what
+costs most of it to what costs least (the evidence is in docs/memory.md):
 
     1. weight sparsity s_m as low as it gets
     2. then activation sparsity s_a
@@ -9,7 +9,7 @@ costs most accuracy to what costs least (the evidence is in docs/memory.md):
     4. then the batch as large as asked for, down to an eighth of it
 
 Each step makes a device lighter, so that one that does not fit rules out all that are heavier: some
-eight measurements decide among 160 settings.
+eight measurements decide among 160 settings. A sparsity at which the network cannot be built is left out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,12 @@ PREFERENCES: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting that was measured, and whether it fits; `needed` is None when the network cannot be made."""
+    """A setting that was tried, and whether it fits.
+
+    Attributes:
+        needed: bytes; None when it cannot be built, or died of too much.
+        problem: why it cannot be built.
+    """
 
     sparsity: float
     activation_sparsity: float
@@ -42,6 +47,7 @@ class Candidate:
     batch_size: int
     needed: int | None
     fits: bool
+    problem: str | None = None
 
 
 def plan_memory(
@@ -51,7 +57,7 @@ def plan_memory(
     fixed: Sequence[str] = (),
     tell: Tell = silent,
 ) -> list[Candidate]:
-    """All settings that were measured, in the order of preference; the first that fits is the plan.
+    """All settings that were tried, in the order of preference; the first that fits is the plan.
 
     The experiment's batch size is the largest that is tried; knobs in `fixed` stay as the experiment has
     them, and so do those that mean nothing to its method. Raises `UserError` when nothing fits.
@@ -75,20 +81,21 @@ def plan_memory(
             measured[ranks] = _measure(experiment, setting, shape, classes, limit)
         return measured[ranks].fits
 
-    chosen = [len(values) - 1 for values in knobs.values()]  # the lightest of all
-    if not fits(tuple(chosen)):
-        least = measured[tuple(chosen)].needed
-        needs = "cannot be built" if least is None else f"needs {human_bytes(least)}"
-        raise UserError(
-            f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
-            "width or batch_size, or a device with more memory"
-        )
-    for knob, lightest in enumerate(list(chosen)):
+    def lightest() -> tuple[int, ...]:
+        return tuple(len(values) - 1 for values in knobs.values())
+
+    while not fits(lightest()):
+        least = measured[lightest()]
+        if least.problem is None or len(knobs["sparsity"]) == 1:
+            raise _nothing_fits(experiment, limit, least)
+        knobs["sparsity"] = knobs["sparsity"][:-1]  # a lower one leaves every layer more weights
+    chosen = [*lightest()]
+    for knob, known in enumerate(lightest()):
 
         def with_rank(rank: int, knob: int = knob) -> bool:
             return fits((*chosen[:knob], rank, *chosen[knob + 1 :]))
 
-        chosen[knob] = _most_preferred(lightest, with_rank)
+        chosen[knob] = _most_preferred(known, with_rank)
     return [measured[ranks] for ranks in sorted(measured)]
 
 
@@ -104,11 +111,26 @@ def _most_preferred(known: int, fits: Callable[[int], bool]) -> int:
     return high
 
 
+def _nothing_fits(experiment: Experiment, limit: int, least: Candidate) -> UserError:
+    """The error when not even the lightest setting that can be built fits, or none can be built."""
+    if least.problem is not None:
+        hint = "; --distribution erk leaves small layers more weights"
+        starved = least.problem.startswith("sparsity") and experiment.distribution == "uniform"
+        return UserError(f"no setting can be built: {least.problem}{hint if starved else ''}")
+    needs = "died of too much" if least.needed is None else f"needs {human_bytes(least.needed)}"
+    return UserError(
+        f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
+        "width or batch_size, or a device with more memory"
+    )
+
+
 def _measure(
     experiment: Experiment, setting: Mapping[str, Any], shape: Shape, classes: int, limit: int
 ) -> Candidate:
     try:
         needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
-    except FedmefError:  # a sparsity that leaves a layer without weights, or a process that died of too much
+    except UserError as error:  # such as a sparsity that leaves a layer without weights
+        return Candidate(**setting, needed=None, fits=False, problem=str(error))
+    except FedmefError:  # the process died of too much
         return Candidate(**setting, needed=None, fits=False)
     return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)

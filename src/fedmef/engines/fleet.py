@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedmef.data import Dataset, dirichlet_partition, iid_partition
 from fedmef.device import Device
 from fedmef.experiment import Experiment
-from fedmef.methods import Method, build_method
+from fedmef.methods import Method, build_method, prepare
 from fedmef.models import build_model
 from fedmef.wire import MaskMemory
 
@@ -65,7 +65,7 @@ def prepared_model(experiment: Experiment, method: Method, classes: int, channel
         stem=experiment.stem,
         seed=experiment.seed,
     )
-    return method.prepare(network).to(experiment.device)
+    return prepare(method, network).to(experiment.device)
 
 
 def partition(experiment: Experiment, dataset: Dataset) -> list[Tensor]:

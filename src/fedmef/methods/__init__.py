@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from torch import nn
+
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment import Experiment
 from fedmef.methods.ablations import FedMefNoBaE, FedMefNoSAP, FedMefRestart
@@ -24,6 +26,7 @@ __all__ = [
     "Update",
     "build_method",
     "find_method",
+    "prepare",
     "weight_sparsity",
 ]
 
@@ -57,6 +60,17 @@ def find_method(name: str) -> type[Method]:
 def build_method(experiment: Experiment) -> Method:
     """The experiment's method."""
     return find_method(experiment.method)(experiment)
+
+
+def prepare(method: Method, network: nn.Module) -> nn.Module:
+    """The network as the method trains it; a method of the user's own may return anything."""
+    prepared: object = method.prepare(network)
+    if not isinstance(prepared, nn.Module):
+        raise UserError(
+            f"method '{method.experiment.method}': prepare returned {type(prepared).__name__}: it must "
+            "return the network, a torch.nn.Module"
+        )
+    return prepared
 
 
 def weight_sparsity(experiment: Experiment) -> float:

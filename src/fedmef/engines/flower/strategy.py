@@ -24,7 +24,7 @@ from fedmef.engines.flower.nodes import Nodes
 from fedmef.engines.flower.translation import answer_of, train_message
 from fedmef.experiment import Experiment
 from fedmef.federation import one_thread
-from fedmef.methods import Plan, build_method
+from fedmef.methods import Plan, build_method, prepare
 from fedmef.preparation import check_aggregation
 from fedmef.server import Server, packed_masks
 from fedmef.update_checks import UpdateChecks
@@ -47,7 +47,7 @@ class FedMefStrategy(Strategy):
         method = build_method(experiment)
         check_aggregation(method)
         checks = UpdateChecks(None, experiment.max_update_norm)
-        self.server = Server(method, method.prepare(network), checks)
+        self.server = Server(method, prepare(method, network), checks)
         self._plan: Plan | None = None
         self._nodes: Nodes | None = None
         self._asked: dict[int, int] = {}  # the device that each node of this round is
