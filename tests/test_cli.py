@@ -13,7 +13,9 @@ import pytest
 import typer
 
 from fedmef import Experiment, cli
+from fedmef.commands import run as run_command
 from fedmef.experiment import read_experiment
+from tests.report.finished_runs import experiment, write_run
 
 QUICK = [
     "--width",
@@ -494,6 +496,33 @@ def test_faults_come_from_an_option_and_a_file_and_show_in_the_result(
     assert code == 0
     assert "1 lost, 1 rejected" in printed
     assert 'faults = "corrupt@0:2,kill@0:1"' in (out / "config.toml").read_text()
+
+
+def published_run(path: Path) -> str:
+    """Finished, but without its model, on data that are not here."""
+    (write_run(path, experiment(dataset="cifar10"), [0.25, 0.5]).path / "model.safetensors").unlink()
+    return str(path)
+
+
+def test_a_run_published_without_its_model_says_that_it_cannot_be_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, errors = invoke(["evaluate", published_run(tmp_path / "run")], capsys, monkeypatch)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "finished, but was published or copied without its model" in errors
+
+
+def test_a_finished_run_is_resumed_without_its_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_command, "open_dataset", lambda _: pytest.fail("there is nothing to train"))
+    resume = ["run", "--resume", published_run(tmp_path / "run")]
+    code, printed, errors = invoke([*resume, "--json"], capsys, monkeypatch)
+    assert (code, errors) == (0, "")
+    assert json.loads(printed)["test_accuracy"] == 0.5
+    code, _, errors = invoke([*resume, "--sparsity", "0.5"], capsys, monkeypatch)
+    assert code == 2
+    assert "sparsity = 0.9 there, 0.5 here" in errors
 
 
 def test_a_resumed_run_names_what_was_changed_in_its_file(

@@ -123,6 +123,16 @@ def read_everything(path: Path) -> None:
     _ = run.metrics, run.summary, run.model_state()
 
 
+def test_a_run_without_its_model_is_unfinished_or_was_copied_without_it(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment())
+    with pytest.raises(UserError, match="the run is not finished, or damaged"):
+        run.model_state()
+    run.finish(STATE, RESULT)
+    (run.path / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="the run is finished, but was published or copied without its model"):
+        run.model_state()
+
+
 def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--resume"):
         _ = Run.create(tmp_path / "run", Experiment()).summary

@@ -33,7 +33,7 @@ def ask_to_stop(record: Record) -> None:
 
 
 def test_the_round_in_hand_is_finished_and_the_run_says_how_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match="stopped before round 1; 'fedmef run --resume") as stopped:
+    with pytest.raises(Interrupted, match="stopped after 1 of 3 rounds; 'fedmef run --resume") as stopped:
         fedmef.run(Experiment(**TINY), tmp_path / "run", watch=ask_to_stop)
     assert stopped.value.signal_number == signal.SIGTERM
     assert len(Run.open(tmp_path / "run").finished_rounds()) == 1
@@ -99,7 +99,7 @@ def test_the_command_line_ends_with_the_signals_exit_code_and_leaves_nothing(
     assert "stopping after this round" in errors
     assert f"fedmef run --resume {out}" in errors
     # The second may come after the round that the first let end.
-    assert "stopped before round" in errors or (signals == 2 and "stopped in round" in errors)
+    assert "stopped after" in errors or (signals == 2 and "stopped in round" in errors)
     assert "Traceback" not in errors
     records = Run.open(out).finished_rounds()
     assert records

@@ -135,7 +135,7 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
     if fleet.memory is None or fleet.memory.folder.is_dir():  # otherwise what the devices held is gone
         server.ledger.restore(ledger)
     for round_number in range(first_round, experiment.rounds):
-        stop.check(_how_to_resume(directory, f"stopped before round {round_number}"))
+        stop.check(_how_to_resume(directory, f"stopped after {round_number} of {experiment.rounds} rounds"))
         try:
             record = _round(round_number, server, engine, fleet)
             directory.log(record)
@@ -144,7 +144,7 @@ def _federate(directory: Run, fleet: Fleet, engine: Engine, watch: Watcher | Non
                 watch(record)
         except KeyboardInterrupt as error:
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
-            message = _how_to_resume(directory, f"stopped in round {round_number}")
+            message = _how_to_resume(directory, f"stopped in round {round_number + 1} of {experiment.rounds}")
             raise Interrupted(message, number) from None
     metrics = directory.metrics
     if metrics[-1]["test_accuracy"] is None:  # it was not the last round when it was run

@@ -78,6 +78,11 @@ class Round(_Checked):
     rejected: list[Failed] = []
     device_reports: list[DeviceCosts] = []
 
+    @property
+    def number(self) -> int:
+        """How many rounds are finished with this one: people count from 1."""
+        return self.round + 1
+
 
 @dataclass(frozen=True)
 class FinishedRun:

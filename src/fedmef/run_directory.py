@@ -225,6 +225,11 @@ class Run:
         try:
             return decode(read_bounded(file, MAXIMUM_BYTES))
         except FileNotFoundError:
+            if self.finished:
+                raise UserError(
+                    f"{self.path} has no {name}: the run is finished, but was published or copied without "
+                    "its model; it can be reported on, but not evaluated, loaded or given more rounds"
+                ) from None
             raise UserError(f"{self.path} has no {name}: the run is not finished, or damaged") from None
         except (MessageError, OSError) as error:
             raise UserError(f"{file} is damaged: {error}") from None

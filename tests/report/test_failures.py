@@ -23,7 +23,7 @@ def failed(device: int, reason: str) -> dict[str, Any]:
 def test_devices_that_failed_are_named_with_their_reason_and_nothing_becomes_markup(tmp_path: Path) -> None:
     page = page_with(tmp_path, [failed(3, "dropped out")], [failed(4, "<script>x</script>")])
     assert "1 updates were lost and 1 rejected" in page
-    assert '<td>3</td><td class="text">lost: dropped out</td>' in page
+    assert '<td>1</td><td>3</td><td class="text">lost: dropped out</td>' in page  # the first round
     assert "rejected: &lt;script&gt;x&lt;/script&gt;" in page
 
 

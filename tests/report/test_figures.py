@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from fedmef.comparison import DEFAULT_METHODS
 from fedmef.methods import METHODS
@@ -11,7 +12,8 @@ from fedmef.report import figures
 from fedmef.report.accuracy_figure import draw_accuracy
 from fedmef.report.adjustment_figure import draw_adjustments
 from fedmef.report.appearance import METHOD_STYLES, OTHER_STYLES, group_styles, plain
-from fedmef.report.cost_figure import draw_costs
+from fedmef.report.cost_figure import BELOW, draw_costs
+from fedmef.report.costs import EstimatedCosts
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.figures import draw_all
 from fedmef.report.groups import Group, group_runs
@@ -36,16 +38,24 @@ def labels(figure: Figure | None) -> set[str]:
 
 
 def test_axes_have_units(groups: list[Group]) -> None:
-    assert labels(draw_accuracy(groups, 7)) == {"round", "test accuracy, %"}
-    assert labels(draw_memory(groups, 7)) == {"measured memory of a device, MB", "final test accuracy, %"}
+    assert labels(draw_accuracy(groups, 7)) == {"finished rounds", "test accuracy, %"}
+    assert labels(draw_memory(groups, 7)) == {"peak of a step, measured, MB", "final test accuracy, %"}
     assert labels(draw_traffic(groups, 7)) == {"sent in a round, B", ""}
-    assert labels(draw_adjustments(groups, 7)) == {"round", "test accuracy, %"}
+    assert labels(draw_adjustments(groups, 7)) == {"finished rounds", "test accuracy, %"}
 
 
-def test_only_evaluated_rounds_are_drawn_counted_from_zero(groups: list[Group]) -> None:
+def test_only_evaluated_rounds_are_drawn_where_they_are_finished(groups: list[Group]) -> None:
     lines = draw_accuracy(groups, 7).axes[0].get_lines()
-    assert [list(line.get_xdata()) for line in lines] == [[0, 2], [0, 1, 2]]  # type: ignore[arg-type]
+    assert [list(line.get_xdata()) for line in lines] == [[1, 3], [1, 2, 3]]  # type: ignore[arg-type]
     assert list(lines[0].get_ydata()) == [50, 75]  # type: ignore[arg-type]
+
+
+def test_an_adjustment_is_drawn_where_its_round_is_finished(groups: list[Group]) -> None:
+    figure = draw_adjustments(groups, 7)
+    assert figure is not None
+    course, drop, *_ = figure.axes[0].get_lines()
+    assert list(course.get_xdata()) == [1, 2, 3]  # type: ignore[arg-type]
+    assert list(drop.get_xdata()) == [2, 2]  # type: ignore[arg-type]
 
 
 def test_only_methods_that_adjust_have_a_panel(groups: list[Group]) -> None:
@@ -132,7 +142,25 @@ def test_costs_are_stacked_to_the_peak_or_beyond_it(groups: list[Group]) -> None
     for place, group in enumerate(groups):
         assert isinstance(group.memory, DeviceMemory)
         stacked = sum(part[place] for part in widths)
-        assert stacked == pytest.approx(max(group.memory.peak, group.memory.total) / 1e6)
+        assert stacked == pytest.approx(max(group.memory.peak, group.memory.kept) / 1e6)
+
+
+def test_the_peak_and_the_estimate_have_their_own_numbers_beside_them(groups: list[Group]) -> None:
+    memory = DeviceMemory(1_000_000, 1_000_000, 2_000_000, peak=6_860_000)
+    costs = EstimatedCosts(memory=14_520_000, exchange=0, step_flops=0)
+    figure = draw_costs([replace(groups[1], memory=memory, estimated=costs)], 7)
+    assert figure is not None
+    assert {text.get_text(): text.xy for text in figure.axes[0].texts if isinstance(text, Annotation)} == {
+        "6.9": (6.86, 0),
+        "14.5": (14.52, BELOW),
+    }
+
+
+def test_accuracy_is_drawn_against_the_peak(groups: list[Group]) -> None:
+    memory = DeviceMemory(1_000_000, 1_000_000, 2_000_000, peak=6_000_000)
+    figure = draw_memory([replace(groups[1], memory=memory)], 7)
+    assert figure is not None
+    assert list(figure.axes[0].get_lines()[0].get_xdata()) == [6]  # type: ignore[arg-type]
 
 
 def test_without_a_measurement_there_is_no_figure_of_costs(groups: list[Group]) -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmef.costs import measure_step
 from fedmef.errors import UserError
 from fedmef.report.groups import (
     Group,
@@ -29,14 +30,14 @@ def test_seeds_make_one_group_with_mean_and_sample_deviation(tmp_path: Path) -> 
     assert group.name == "fedmef 0.9"
     # (0.5 + 0.7) / 2, and sqrt((0.1² + 0.1²) / 1)
     (spread,) = accuracy_over_rounds(group)
-    assert spread.round == 1
+    assert spread.round == 2
     assert spread.mean == pytest.approx(0.6)
     assert spread.deviation == pytest.approx(0.02**0.5)
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment(), [0.25, 0.5])
-    assert accuracy_over_rounds(groups_in(tmp_path)[0]) == [Spread(0, 0.25, None), Spread(1, 0.5, None)]
+    assert accuracy_over_rounds(groups_in(tmp_path)[0]) == [Spread(1, 0.25, None), Spread(2, 0.5, None)]
 
 
 def test_methods_and_sparsities_are_groups_and_dense_methods_have_no_sparsity(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_adjustments_are_paired_before_and_after(tmp_path: Path) -> None:
     write_run(tmp_path / "b", experiment(seed=1), [0.3, 0.3], {1: (0.7, 0.75)})
     (group,) = groups_in(tmp_path)
     (before,), (after,) = accuracy_before_adjustments(group), accuracy_after_adjustments(group)
-    assert (before.round, after.round) == (1, 1)
+    assert (before.round, after.round) == (2, 2)
     assert before.mean == pytest.approx(0.6)
     assert after.mean == pytest.approx(0.5)
 
@@ -98,11 +99,22 @@ def test_memory_is_measured_and_smaller_for_fedmef(tmp_path: Path) -> None:
     assert sparse.parameters < dense.parameters
     assert sparse.gradients < dense.gradients
     assert sparse.activations < dense.activations
-    assert dense.total == dense.parameters + dense.gradients + dense.activations
+    assert dense.kept == dense.parameters + dense.gradients + dense.activations
     for memory in (dense, sparse):
         assert (
             memory.peak > memory.parameters + memory.activations
         )  # alive at once at the end of a forward pass
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedmef"])
+def test_the_peak_is_the_one_that_fedmef_cost_shows_adjustments_included(tmp_path: Path, method: str) -> None:
+    asked = experiment(method, batch_size=32, adjust_every=1, adjust_until=2)
+    write_run(tmp_path / "a", asked, [0.5, 0.5])
+    (group,) = groups_in(tmp_path)
+    assert isinstance(group.memory, DeviceMemory)
+    cost = measure_step(asked.model_copy(update={"rounds": 2}), (1, 8, 8), 10, steps=2)
+    assert group.memory.peak == pytest.approx(cost.peak, rel=0.01)
+    assert group.memory.kept == cost.parameters + cost.gradients + cost.cache
 
 
 def test_memory_of_a_method_that_is_gone_says_why_it_is_not_measured(tmp_path: Path) -> None:

@@ -54,6 +54,17 @@ def test_nobody_wins_a_tie(tmp_path: Path) -> None:
     assert "the least memory" not in page_of(tmp_path / "two")
 
 
+def test_the_message_is_about_the_peak(tmp_path: Path) -> None:
+    for name in ("fedmef", "fedavg"):
+        write_run(tmp_path / name, experiment(name), [0.5])
+    page = page_of(tmp_path)
+    (lead,) = re.findall(r"<strong>([^<]*B)</strong> at the peak of a step, measured, ", page)
+    (row,) = re.findall(r'<th [^>]* title="fedmef">.*?</tr>', page.partition('id="cost-table"')[2])
+    assert lead == re.findall("<td>(.*?)</td>", row)[3]
+    assert "peak of a step, kB</th>" in page
+    assert "“fedmef cost” measures the same" in page
+
+
 def test_nothing_that_comes_from_a_run_becomes_markup(tmp_path: Path) -> None:
     write_run(tmp_path / "a<b>&", experiment(ATTACK), [0.5, 0.5], {1: (0.5, 0.25)}, {ATTACK: (1, 4)})
     Run.create(tmp_path / "<i>half", experiment())
@@ -104,11 +115,12 @@ def test_estimates_stand_beside_measurements(tmp_path: Path) -> None:
     write_run(tmp_path / "a", experiment("fedavg"), [0.5, 0.75])
     write_run(tmp_path / "b", experiment("gone:Method"), [0.5, 0.75])
     table = page_of(tmp_path).partition('<table id="cost-table">')[2].partition("</table>")[0]
-    heads = re.findall(r'<th scope="col">(\w+)</th>', table)
-    assert heads == ["estimated", "measured", "estimated", "measured", "estimated"]
+    heads = re.findall(r'<th scope="col">([\w ]+)</th>', table)
+    assert heads == ["estimated", "kept by a step", "peak of a step", "estimated", "measured", "estimated"]
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", table)]
     assert rows[0][0] == "dense"
     assert rows[0][1].endswith("kB")
     assert rows[0][2].endswith("kB")
-    assert rows[0][4] == "200 B"  # 400 bytes in a round, of two devices
-    assert rows[1] == ["0.9", "–", "–", "–", "200 B", "–"]
+    assert rows[0][3].endswith("kB")
+    assert rows[0][5] == "200 B"  # 400 bytes in a round, of two devices
+    assert rows[1] == ["0.9", "–", "–", "–", "–", "200 B", "–"]

@@ -60,6 +60,11 @@ def run(
         if config:
             overrides = read_experiment(config, overrides).model_dump()
         experiment = resumed_experiment(opened.experiment, overrides)
+        if opened.finished and experiment.rounds == opened.experiment.rounds:  # its data need not be here
+            if tensorboard:
+                EventFiles().write_finished(opened)
+            _print_run(opened, as_json)
+            return
         before = opened.metrics if opened.finished else opened.finished_rounds()
     else:
         experiment = read_experiment(config, overrides) if config else make_experiment(overrides)

@@ -16,18 +16,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from fedmef.costs.measure import bytes_kept_for_backward, peak_of_tensors
-from fedmef.data import Dataset, Split
+from fedmef.costs.measure import bytes_kept_for_backward
+from fedmef.costs.noise_rounds import ON_NOISE, noise_fleet, peak_of_rounds, round_plans
 from fedmef.engines import Fleet, prepared_model
 from fedmef.errors import UserError
 from fedmef.experiment import Experiment, make_experiment
-from fedmef.local_training import LocalTraining
 from fedmef.methods import Plan, build_method
 from fedmef.models import layout_for
 from fedmef.resident import baseline_resident, forget_peak, give_back_freed_memory, peak_resident
 from fedmef.server import Server
-
-ORDINARY, ADJUSTING = 0, 1  # the two devices: one has an ordinary round, the other an adjustment
 
 
 def main() -> None:
@@ -37,10 +34,8 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a user's own model prints is no answer
     torch.set_num_threads(1)
     question = json.load(sys.stdin)
-    # A tiny learning rate: few steps on noise shall not end in NaN.
-    settings = question["experiment"] | {"device": "cpu", "local_epochs": 1, "learning_rate": 1e-4}
     try:
-        experiment = make_experiment(settings)
+        experiment = make_experiment(question["experiment"] | ON_NOISE)
         shape = tuple(question["image_shape"])
         warm_up()
         answer = resident_part(experiment, shape, question["classes"], question["steps"])
@@ -57,16 +52,16 @@ def warm_up() -> None:
     """PyTorch imports a part of itself at the first optimiser, and its code comes in as it is used."""
     for method in ("fedavg", "fedmef"):
         toy = make_experiment({"method": method, "local_epochs": 1, "batch_size": 32})
-        _train(_fleet(toy, (3, 8, 8), 10, 1), _plans(toy))
+        _train(noise_fleet(toy, (3, 8, 8), 10, 1), round_plans(toy))
 
 
 def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> dict[str, Any]:
     """What the whole process takes, and what the optimiser sees."""
     baseline = baseline_resident()
     watched = _WatchedSteps()
-    fleet = _fleet(experiment, shape, classes, steps)
+    fleet = noise_fleet(experiment, shape, classes, steps)
     building = peak_resident()
-    training = _train(fleet, _plans(experiment))
+    training = _train(fleet, round_plans(experiment))
     return {
         "device_memory": max(building, training) - baseline,
         "peak_resident": training - baseline,
@@ -79,42 +74,11 @@ def resident_part(experiment: Experiment, shape: tuple[int, ...], classes: int, 
 
 def tensor_part(experiment: Experiment, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
     """What PyTorch's allocator counts."""
-
-    def train(fleet: Fleet) -> None:
-        for device, plan in _plans(experiment).items():
-            indices = fleet.shares[device]
-            local = LocalTraining(device, fleet.model, fleet.dataset, indices, experiment, plan)
-            fleet.method.train(local, plan)
-
-    peak = peak_of_tensors(lambda: _fleet(experiment, shape, classes, 2), train)
+    peak = peak_of_rounds(experiment, shape, classes)
     model = prepared_model(experiment, build_method(experiment), classes, shape[0]).train()
     images = torch.randn(experiment.batch_size, *shape, generator=torch.Generator().manual_seed(0))
     images = images.contiguous(memory_format=layout_for(model))
     return {"peak": peak, "cache": bytes_kept_for_backward(model, images)}
-
-
-def _fleet(experiment: Experiment, shape: tuple[int, ...], classes: int, steps: int) -> Fleet:
-    """Two devices that hold one batch of noise, which each trains on again and again."""
-    generator = torch.Generator().manual_seed(0)
-    size = experiment.batch_size
-    images = torch.randint(256, (size, *shape), dtype=torch.uint8, generator=generator)
-    noise = Split(images, torch.arange(size) % classes)
-    mean = torch.full((shape[0],), 0.5)
-    method = build_method(experiment)
-    return Fleet(
-        experiment,
-        method,
-        prepared_model(experiment, method, classes, shape[0]),
-        Dataset("noise", noise, noise, classes, known_statistics=(mean, mean)),
-        [torch.arange(size).repeat(steps)] * 2,
-    )
-
-
-def _plans(experiment: Experiment) -> dict[int, Plan]:
-    """An ordinary round, and the one that exchanges most if there is any."""
-    every = [build_method(experiment).plan(number) for number in range(experiment.rounds)]
-    most = max(every, key=lambda plan: plan.adjustment_rate)
-    return {ORDINARY: every[0]} | ({ADJUSTING: most} if most.adjusts else {})
 
 
 def _train(fleet: Fleet, plans: dict[int, Plan]) -> int:

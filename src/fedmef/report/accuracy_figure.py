@@ -10,7 +10,7 @@ from fedmef.report.groups import Group, accuracy_over_rounds
 
 
 def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
-    """Only evaluated rounds, counted from 0 as in a run's metrics."""
+    """Only evaluated rounds."""
     figure = new_figure(width, max(0.5 * width, 3))
     axes = figure.add_subplot()
     lines = []
@@ -34,7 +34,7 @@ def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
             markevery=max(len(rounds) // 12, 1),
             linewidth=1.6,
         )
-    tidy(axes, "round", "test accuracy, %")
+    tidy(axes, "finished rounds", "test accuracy, %")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     lowest, highest = axes.get_ylim()
     axes.set_ylim(max(lowest, -0.5), min(highest, 100.5))

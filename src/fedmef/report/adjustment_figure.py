@@ -49,7 +49,7 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
         panel.set_visible(True)
         _draw_group(panel, group, style)
         lowest, leftmost = place + columns >= len(adjusting), place % columns == 0
-        tidy(panel, "round" if lowest else "", "test accuracy, %" if leftmost else "")
+        tidy(panel, "finished rounds" if lowest else "", "test accuracy, %" if leftmost else "")
         panel.tick_params(labelbottom=lowest, labelleft=leftmost)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         name = plain(group.name).replace(", ", ",\n", 1)  # a panel is narrow

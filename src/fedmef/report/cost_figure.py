@@ -1,12 +1,14 @@
-"""Where a device's measured memory goes, part by part, with the paper's estimate beside it."""
+"""Where a device's measured memory goes, part by part, with the paper's estimate below it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedmef.progress import in_unit
 from fedmef.report.appearance import (
     BLACK,
     BLUE,
@@ -26,9 +28,10 @@ PARTS = (
     ("parameters and masks", BLUE, ""),
     ("gradients", ORANGE, "///"),
     ("kept activations", GREEN, "..."),
-    ("rest of the peak", "#d1d5db", ""),
+    ("working space", "#d1d5db", ""),
 )
-BAR = 0.6
+BAR = 0.5
+BELOW = 0.42  # the estimate's own lane: its number and the peak's never meet
 ESTIMATE: Mapping[str, Any] = {
     "marker": "D",
     "markersize": 7,
@@ -40,11 +43,11 @@ ESTIMATE: Mapping[str, Any] = {
 
 
 def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
-    """A stacked bar for each group that could be measured, with marks for its peak and its estimate."""
+    """A stacked bar for each group that could be measured, its peak, and its estimate in the lane below."""
     shown = [(group, group.memory) for group in groups if isinstance(group.memory, DeviceMemory)]
     if not shown:
         return None
-    figure = new_figure(width, 1.0 + 0.4 * len(shown))
+    figure = new_figure(width, 1.0 + 0.5 * len(shown))
     axes = figure.add_subplot()
     places = range(len(shown))
     starts = [0.0] * len(shown)
@@ -60,28 +63,34 @@ def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
         peak = memory.peak / 1e6
         axes.plot([peak, peak], [place - BAR / 2 - 0.06, place + BAR / 2 + 0.06], color=BLACK, linewidth=1.8)
         if group.estimated is not None:
-            axes.plot(group.estimated.memory / 1e6, place, **ESTIMATE)
-        axes.annotate(
-            f"{peak:.3g}",
-            (max(starts[place], peak, group.estimated.memory / 1e6 if group.estimated else 0), place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=FONT_SIZE - 1,
-        )
+            estimated = group.estimated.memory / 1e6
+            axes.plot(estimated, place + BELOW, **ESTIMATE)
+            _write(axes, group.estimated.memory, estimated, place + BELOW)
+        _write(axes, memory.peak, max(starts[place], peak), place)
     handles += [Line2D([], [], color=BLACK, linewidth=1.8), Line2D([], [], **ESTIMATE)]
     axes.set_yticks(places, [plain(group.name) for group, _ in shown])
-    axes.set_ylim(len(shown) - 0.45, -0.55)
+    axes.set_ylim(len(shown) - 0.3, -0.45)
     tidy(axes, "memory of a device, MB", "")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     labels = [name for name, _, _ in PARTS]
-    legend_below(figure, handles, [*labels, "peak, measured", "the paper's formula, estimated"])
+    legend_below(figure, handles, [*labels, "peak of a step, measured", "the paper's formula, estimated"])
     return figure
+
+
+def _write(axes: Axes, count: float, right_of: float, place: float) -> None:
+    axes.annotate(
+        in_unit(count, 1e6),
+        (right_of, place),
+        xytext=(7, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=FONT_SIZE - 1,
+    )
 
 
 def _parts(memory: DeviceMemory) -> tuple[int, int, int, int]:
     # Gradients come while caches go: the three need not be alive at once, and then nothing is left over.
-    rest = max(memory.peak - memory.total, 0)
-    return memory.parameters, memory.gradients, memory.activations, rest
+    working_space = max(memory.peak - memory.kept, 0)
+    return memory.parameters, memory.gradients, memory.activations, working_space

@@ -10,8 +10,8 @@ from fedmef.report.groups import Group
 from fedmef.report.memory import DeviceMemory
 
 HEADINGS = (
-    ("memory of a device", ("estimated", "measured")),
-    ("exchange of a device in a round", ("estimated", "measured")),
+    ("memory of a device", ("estimated", "kept by a step", "peak of a step")),
+    ("exchange in a round", ("estimated", "measured")),
     ("FLOPs of a step", ("estimated",)),
 )
 
@@ -31,9 +31,11 @@ def cost_table(groups: Sequence[Group]) -> str:
 <li>Estimated: by the formulas of the paper’s appendix, sparse weights as a bitmap; for methods that it has
 no formula for, by the same logic. Memory is that of a round that adjusts. FLOPs are multiply-adds of an
 ordinary local step.</li>
-<li>Measured memory: the most bytes alive in a training step at the run’s batch size, by PyTorch’s own
-allocator, without the batch itself and without what an adjustment holds as well; “fedmef cost” measures a
-whole device, with both.</li>
+<li>Kept by a step, measured: parameters, masks, gradients, and the activations that the forward pass keeps
+for the backward pass. What a device needs is the peak.</li>
+<li>Peak of a step, measured: the most bytes of tensors alive at once while a device trains at the run’s batch
+size, with its batch, a layer’s working space and what an adjustment holds. “fedmef cost” measures the same;
+it shows another number where its options are not the run’s settings, or PyTorch is another.</li>
 <li>Measured exchange: the messages down to a device that answered and up from it, mean over all; the
 estimate is a mean over the same rounds.</li>
 </ul>"""
@@ -44,7 +46,11 @@ def _row(group: Group) -> str:
     cells = (
         f"{row.sparsity:g}" if row.sparsity else "dense",
         "–" if estimated is None else human_bytes(estimated.memory),
-        human_bytes(memory.peak) if isinstance(memory, DeviceMemory) else "–",
+        *(
+            (human_bytes(memory.kept), human_bytes(memory.peak))
+            if isinstance(memory, DeviceMemory)
+            else ("–", "–")
+        ),
         "–" if estimated is None else human_bytes(estimated.exchange),
         human_bytes(fmean(map(measured_exchange, group.runs))),
         "–" if estimated is None else f"{estimated.step_flops:.2e}".replace("e+", "e"),

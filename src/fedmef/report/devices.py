@@ -6,7 +6,7 @@ from itertools import groupby
 from fedmef.finished_run import DeviceCosts, FinishedRun
 from fedmef.progress import human_bytes
 
-COLUMNS = ("device", "rounds", "seconds a round", "peak memory", "bytes down", "bytes up")
+COLUMNS = ("device", "rounds", "seconds a round", "peak resident", "bytes down", "bytes up")
 
 
 def devices_table(run: FinishedRun) -> str:
@@ -16,8 +16,8 @@ def devices_table(run: FinishedRun) -> str:
         return ""
     heads = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
     rows = "".join(_row(device, list(rounds)) for device, rounds in groupby(reports, key=_device))
-    return f"""<p>What each device measured of itself. Memory is all that its process had resident at once,
-interpreter and libraries included; in a simulation a process stands for several devices.</p>
+    return f"""<p>What each device measured of itself. Peak resident is all that its process had in memory at
+once, interpreter and libraries included; in a simulation a process stands for several devices.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Devices">
 <table class="devices"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"""
 

@@ -12,7 +12,7 @@ MOST_ROWS = 40
 def failures_section(runs: Sequence[FinishedRun]) -> str:
     """Lost and rejected updates of all runs, the first of them one by one; nothing when there were none."""
     failures = [
-        (run, record.round, failed.device, what, failed.reason)
+        (run, record.number, failed.device, what, failed.reason)
         for run in runs
         for record in run.rounds
         for what, entries in (("lost", record.lost), ("rejected", record.rejected))

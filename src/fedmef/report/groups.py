@@ -34,7 +34,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation of a round over seeds; no deviation for a single seed."""
+    """Mean and sample standard deviation after so many rounds over seeds; no deviation for a single seed."""
 
     round: int
     mean: float
@@ -55,13 +55,13 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
 
 def accuracy_over_rounds(group: Group) -> list[Spread]:
     """Test accuracy after each round that was evaluated."""
-    return _spreads((record.round, record.test_accuracy) for run in group.runs for record in run.rounds)
+    return _spreads((record.number, record.test_accuracy) for run in group.runs for record in run.rounds)
 
 
 def accuracy_before_adjustments(group: Group) -> list[Spread]:
     """Test accuracy just before each adjustment."""
     return _spreads(
-        (record.round, record.accuracy_before_adjustment)
+        (record.number, record.accuracy_before_adjustment)
         for run in group.runs
         for record in run.rounds
         if record.adjusted
@@ -71,7 +71,7 @@ def accuracy_before_adjustments(group: Group) -> list[Spread]:
 def accuracy_after_adjustments(group: Group) -> list[Spread]:
     """Test accuracy just after each adjustment, in the same rounds."""
     return _spreads(
-        (record.round, record.accuracy_after_adjustment)
+        (record.number, record.accuracy_after_adjustment)
         for run in group.runs
         for record in run.rounds
         if record.adjusted

@@ -7,12 +7,12 @@ from html import escape
 from fedmef.comparison_table import human_time
 from fedmef.progress import byte_unit, human_bytes, in_unit
 from fedmef.report.groups import Group
-from fedmef.report.numbers import accuracy, ratio, signless_zero, total_memory
+from fedmef.report.numbers import accuracy, peak_memory, ratio, signless_zero
 
 
 def headline_table(groups: Sequence[Group]) -> str:
     """A row for each group; a column has one unit."""
-    memory_size, memory_unit = byte_unit(max(total_memory(group.memory) or 0 for group in groups))
+    memory_size, memory_unit = byte_unit(max(peak_memory(group.memory) or 0 for group in groups))
     traffic_size, traffic_unit = byte_unit(max(group.row.bytes_per_round or 0 for group in groups))
     columns = (
         ("method", "text", ""),
@@ -20,11 +20,11 @@ def headline_table(groups: Sequence[Group]) -> str:
         ("seeds", "", "finished runs"),
         ("accuracy, %", "", "final test accuracy: mean ± sample standard deviation over seeds"),
         (
-            f"memory, {memory_unit}",
+            f"peak of a step, {memory_unit}",
             "",
-            "of a device, measured: parameters, masks, gradients, kept activations",
+            "memory of a device, measured: most bytes of tensors alive at once while it trains",
         ),
-        ("ratio", "", "of the memory, to fedavg’s"),
+        ("ratio", "", "of the peak, to fedavg’s"),
         (f"{traffic_unit} a round", "", "up and down, all devices of a round"),
         ("ratio", "", "of the bytes, to fedavg’s"),
         ("drop", "", "percentage points of test accuracy lost at an adjustment, mean; below zero it gained"),
@@ -43,7 +43,7 @@ def headline_table(groups: Sequence[Group]) -> str:
 
 def headline_sentence(groups: Sequence[Group]) -> str:
     """Who needs the least memory, how much that is, and at which accuracy."""
-    memories = {group.name: size for group in groups if (size := total_memory(group.memory)) is not None}
+    memories = {group.name: size for group in groups if (size := peak_memory(group.memory)) is not None}
     if len(memories) < 2:
         return ""
     shown = human_bytes(min(memories.values()))
@@ -59,7 +59,7 @@ def headline_sentence(groups: Sequence[Group]) -> str:
     accuracies = " and ".join(f"{accuracy(group.row)} %" for group in least)
     return (
         f"<p class='lead'>{names} {'needs' if len(least) == 1 else 'need'} the least memory on a device: "
-        f"<strong>{shown}</strong> measured{against}. "
+        f"<strong>{shown}</strong> at the peak of a step, measured{against}. "
         f"{'Its' if len(least) == 1 else 'Their'} test accuracy is {accuracies}{beside}.</p>"
     )
 
@@ -71,13 +71,13 @@ def _dense(groups: Sequence[Group]) -> Group | None:
 
 
 def _row(group: Group, dense: Group | None, memory_size: float, traffic_size: float) -> str:
-    row, memory = group.row, total_memory(group.memory)
+    row, memory = group.row, peak_memory(group.memory)
     cells = (
         f"{row.sparsity:g}" if row.sparsity else "dense",
         str(len(row.seeds)),
         accuracy(row),
         "–" if memory is None else in_unit(memory, memory_size),
-        ratio(memory, total_memory(dense.memory) if dense else None),
+        ratio(memory, peak_memory(dense.memory) if dense else None),
         "–" if row.bytes_per_round is None else in_unit(row.bytes_per_round, traffic_size),
         ratio(row.bytes_per_round, dense.row.bytes_per_round if dense else None),
         "–" if row.adjustment_drop is None else signless_zero(100 * row.adjustment_drop),

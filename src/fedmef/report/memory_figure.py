@@ -1,4 +1,4 @@
-"""Final test accuracy against a device's measured memory: up and to the left is better."""
+"""Final test accuracy against the measured peak of a device's step: up and to the left is better."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
         if not isinstance(group.memory, DeviceMemory) or group.row.accuracy is None:
             continue
         point = axes.errorbar(
-            group.memory.total / 1e6,
+            group.memory.peak / 1e6,
             100 * group.row.accuracy,
             yerr=None if group.row.accuracy_std is None else 100 * group.row.accuracy_std,
             color=style.colour,
@@ -35,7 +35,7 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
         shown.append(group)
     if not shown:
         return None
-    tidy(axes, "measured memory of a device, MB", "final test accuracy, %")
+    tidy(axes, "peak of a step, measured, MB", "final test accuracy, %")
     axes.margins(x=0.08, y=0.12)
     axes.set_ylim(top=min(axes.get_ylim()[1], 101))
     axes.set_xlim(left=0)

@@ -22,6 +22,6 @@ def ratio(value: float | None, one: float | None) -> str:
     return "–" if value is None or not one else f"{value / one:.3g}×"
 
 
-def total_memory(memory: DeviceMemory | str) -> int | None:
-    """The bytes, when they could be measured."""
-    return memory.total if isinstance(memory, DeviceMemory) else None
+def peak_memory(memory: DeviceMemory | str) -> int | None:
+    """The peak of a step in bytes, when it could be measured."""
+    return memory.peak if isinstance(memory, DeviceMemory) else None

@@ -106,11 +106,11 @@ def _explanations(groups: Sequence[Group]) -> list[str]:
     spread = ": mean ± sample standard deviation over seeds" if several else ""
     methods = [group.row.method for group in groups]
     notes = [
-        f"Accuracy is the final test accuracy{spread}. Rounds are counted from 0, as in a run’s metrics.",
-        "Memory is measured: parameters, masks, gradients and kept activations of an ordinary training step "
-        "at the run’s batch size, by PyTorch’s own allocator. A layer’s transient tensors come on top, and "
-        "in adjustment rounds what a method collects for them"
-        + (": prunefl’s dense sums above all." if "prunefl" in methods else "."),
+        f"Accuracy is the final test accuracy{spread}. Rounds are counted as they finish, from 1; in "
+        "metrics.jsonl the first is 0.",
+        "Peak of a step: the memory that a device needs, measured by PyTorch’s own allocator. The most bytes "
+        "of tensors alive at once while it trains at the run’s batch size, what an adjustment holds included"
+        + (": with prunefl, its dense sums above all." if "prunefl" in methods else "."),
         "Bytes are those of the messages that were sent."
         + (" Ratios are to fedavg: dense, with BatchNorm." if methods.count("fedavg") == 1 else ""),
         "Time is of the machine that ran it, with whatever else it had to do.",

@@ -9,4 +9,4 @@ def training_megabytes(result: Result) -> float | None:
     if not result.runs:
         return None
     run = result.runs[0]  # a seed changes no size
-    return device_memory(run.experiment, run.summary["classes"], run.summary["image_shape"]).total / 1e6
+    return device_memory(run.experiment, run.summary["classes"], run.summary["image_shape"]).kept / 1e6
