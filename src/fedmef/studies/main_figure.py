@@ -6,7 +6,7 @@ from fedmef.studies import dense_comparison, table1
 from fedmef.studies.base import Case, Cell, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
 from fedmef.studies.table1 import SPARSE_METHODS, SPARSITIES
-from fedmef.studies.training_memory import training_megabytes
+from fedmef.studies.training_memory import kept_megabytes
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -60,7 +60,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
     rows: list[Row] = []
     dense: dict[tuple[Cell, Cell], float | None] = {}
     for result in results:
-        memory, labels = training_megabytes(result), result.case.labels
+        memory, labels = kept_megabytes(result), result.case.labels
         panel = labels["data"], labels["network"]
         if labels["method"] == "fedavg":
             dense[panel] = memory
@@ -69,7 +69,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
             {
                 **result.case.labels,
                 **accuracy_cells(result),
-                "memory MB (ours, measured)": memory,
+                "kept MB (ours, measured)": memory,
                 "memory x (ours, measured)": memory / once if memory and once else None,
                 **result.case.paper,
             }

@@ -1,13 +1,11 @@
 """Ours: what a device with FedMef's memory could train by other methods: narrower, or in small batches."""
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-from fedmef.costs.step import measure_step
-from fedmef.experiment import Experiment
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
+from fedmef.studies.training_memory import memory_cells
 
 # FedMef's width, and the one that leaves a BatchNorm network about the same peak.
 WIDTHS: dict[Scale, tuple[int, int]] = {"smoke": (8, 3), "desk": (16, 6), "paper": (64, 24)}
@@ -36,24 +34,8 @@ def _case(scale: Scale, name: str, method: str, **own: Any) -> Case:
 
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy beside the peak of a device's training step."""
-    return [
-        {**result.case.labels, **accuracy_cells(result), "peak MB (ours, measured)": _peak_megabytes(result)}
-        for result in results
-    ]
-
-
-def _peak_megabytes(result: Result) -> float | None:
-    if not result.runs:
-        return None
-    summary = result.runs[0].summary  # a seed changes no size
-    channels, height, width = summary["image_shape"]
-    return _peak(result.runs[0].experiment, (channels, height, width), summary["classes"]) / 1e6
-
-
-@cache
-def _peak(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> int:
-    return measure_step(experiment, shape, classes).peak
+    """Accuracy beside the memory of a device's training step."""
+    return [{**result.case.labels, **accuracy_cells(result), **memory_cells(result)} for result in results]
 
 
 STUDY = Study(

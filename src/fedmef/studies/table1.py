@@ -6,7 +6,7 @@ from fedmef.comparison_summary import mean
 from fedmef.run_directory import Run
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
-from fedmef.studies.training_memory import training_megabytes
+from fedmef.studies.training_memory import memory_cells
 
 SPARSITIES, SPARSE_METHODS = (0.95, 0.9, 0.8), ("fl_pqsu", "feddst", "fedtiny", "fedmef")
 # (sparsity, method): accuracy %, FLOPs and data exchange as ratios to FedAvg; FL-PQSU is in figures only
@@ -59,7 +59,7 @@ def _row(result: Result, dense: float | None) -> Row:
         **accuracy_cells(result),
         "exchange bytes (ours, measured)": exchange,
         "exchange x (ours, measured)": exchange / dense if exchange and dense else None,
-        "memory MB (ours, measured)": training_megabytes(result),
+        **memory_cells(result),
         "parameters x (ours, measured)": _parameter_share(result.runs),
         **result.case.paper,
     }
