@@ -38,7 +38,7 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path: Path,
     content[-1] ^= 1  # the lowest bit of a mantissa
     torn = {"cut": bytes(content[:-5]), "flipped": bytes(content), "empty": b""}[damage]
     (tmp_path / CHECKPOINT).write_bytes(torn)
-    with pytest.warns(FedmefWarning, match="the one before it is used, of round 0"):
+    with pytest.warns(FedmefWarning, match="the one before it is used, after round 1"):
         assert read(tmp_path).next_round == 1
 
 

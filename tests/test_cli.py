@@ -316,6 +316,29 @@ def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
     assert "accuracy" in status
 
 
+def test_the_progress_of_resumed_runs_counts_what_is_left_to_do() -> None:
+    import io
+
+    from rich.console import Console
+
+    from fedmef.progress import ComparisonProgress
+
+    record = {"test_accuracy": None, "bytes_down": 0, "bytes_up": 0, "train_loss": 1.0}
+    record |= {"active_weights": None, "adjusted": False}
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    with ComparisonProgress({"first": (1, 3), "second": (2, 4)}, console) as progress:
+        progress.run_begins("first")
+        progress.round_done({**record, "round": 1})
+        progress.round_done({**record, "round": 2})
+        progress.run_begins("second")
+        progress.round_done({**record, "round": 2})
+    *_, overall, current, _status, _show_cursor = screen.getvalue().splitlines()
+    assert "run 2 of 2" in overall
+    assert "3/4" in overall  # 2 rounds of the first and 2 of the second were left
+    assert "3/4" in current  # 2 of its 4 were done before
+
+
 def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +346,7 @@ def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
     diverges = ["--learning-rate", "1e30"]
     code, printed, errors = invoke([*arguments, *diverges], capsys, monkeypatch)
     assert code == 1
-    assert "failed: fedavg-seed0: round 0: " in printed
+    assert "failed: fedavg-seed0: round 1: " in printed
     assert "lower learning_rate" in printed
     announcement, error = errors.splitlines()
     assert announcement.startswith("2 runs, 4 rounds")

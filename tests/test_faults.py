@@ -172,7 +172,7 @@ def test_weights_are_renormalised_over_those_that_answered(tmp_path: Path) -> No
 def test_too_few_devices_stop_the_run_which_can_be_resumed(tmp_path: Path) -> None:
     settings = {**SMALL, "rounds": 2, "min_devices": 4, "round_attempts": 2, "faults": "drop@1:3,slow@1:4"}
     settings |= {"devices": 5, "devices_per_round": 4}
-    with pytest.raises(FedmefError, match=r"round 1: \d of 4 devices .* where 4 are needed, 2 times over"):
+    with pytest.raises(FedmefError, match=r"round 2: \d of 4 devices .* where 4 are needed, 2 times over"):
         fedmef.run(Experiment(**settings), tmp_path / "run")
     run = fedmef.resume(tmp_path / "run", {"min_devices": 2})
     assert run.summary["rounds"] == 2

@@ -57,7 +57,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
             reasons.append(str(error))
             continue
         if reasons:
-            message = f"{reasons[0]}; the one before it is used, of round {checkpoint.next_round - 1}"
+            message = f"{reasons[0]}; the one before it is used, after round {checkpoint.next_round}"
             warnings.warn(message, FedmefWarning, stacklevel=2)
         return checkpoint
     if reasons:

@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
     app.command(cls=PlainHelp)(command)
-app.add_typer(flower, name="flower")
+app.add_typer(flower, name="flower", short_help="Apps for Flower, for a fleet.")
 
 
 @app.callback(invoke_without_command=True)

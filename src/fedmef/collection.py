@@ -69,7 +69,7 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
     reasons = lost | refused
     device = min(reasons)
     raise FedmefError(
-        f"round {plan.round}: {len(collected.updates)} of {len(collected.devices)} devices gave a usable "
+        f"round {plan.round + 1}: {len(collected.updates)} of {len(collected.devices)} devices gave a usable "
         f"update where {experiment.fewest_devices} are needed, {experiment.round_attempts} times over "
         f"(device {device}: {reasons[device]}); resume the run when devices are back, or with a lower "
         "--min-devices"
@@ -137,7 +137,7 @@ def _error_of_all(
         error.__cause__ = DeviceError(first.traceback)
         return error
     return FedmefError(
-        f"round {plan.round}: {diverged[min(diverged)].reason}; "
+        f"round {plan.round + 1}: {diverged[min(diverged)].reason}; "
         f"lower learning_rate (now {plan.learning_rate:g})"
     )
 

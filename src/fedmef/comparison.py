@@ -80,6 +80,7 @@ class PlannedRun:
         found: the run of the same experiment that is there already, if there is one.
         dataset: the data, open; None for a finished run, which needs none.
         overwrite: replace what is there.
+        rounds_before: how many were done before, which a resumed run need not do again.
     """
 
     path: Path
@@ -87,18 +88,12 @@ class PlannedRun:
     found: Run | None
     dataset: Dataset | None
     overwrite: bool
+    rounds_before: int
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do."""
         return self.found is not None and _is_done(self.found, self.experiment)
-
-    @property
-    def rounds_before(self) -> int:
-        """How many rounds were done before, which a resumed run need not do again."""
-        if self.found is None:
-            return 0
-        return self.found.experiment.rounds if self.found.finished else len(self.found.finished_rounds())
 
 
 @dataclass(frozen=True)
@@ -170,9 +165,25 @@ def plan_runs(
             datasets[source] = preparation.open_dataset(experiment)
         preparation.build_fleet(experiment, datasets[source])
     return [
-        PlannedRun(out / name, experiment, found[name], datasets.get(_data_source(experiment)), overwrite)
+        PlannedRun(
+            out / name,
+            experiment,
+            found[name],
+            datasets.get(_data_source(experiment)),
+            overwrite,
+            _rounds_before(found[name]),
+        )
         for name, experiment in experiments.items()
     ]
+
+
+def _rounds_before(run: Run | None) -> int:
+    if run is None:
+        return 0
+    try:
+        return run.experiment.rounds if run.finished else len(run.finished_rounds())
+    except UserError:
+        return 0  # damaged: this run will fail, and the others go on
 
 
 def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None) -> list[Run | Failure]:

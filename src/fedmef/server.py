@@ -82,7 +82,7 @@ class Server:
         if now != self.active:
             changed = next(name for name in self.active if now.get(name) != self.active[name])
             raise FedmefError(
-                f"round {plan.round}: {changed} has {now.get(changed)} active weights instead of "
+                f"round {plan.round + 1}: {changed} has {now.get(changed)} active weights instead of "
                 f"{self.active[changed]}; an adjustment must grow as many as it drops"
             )
         return adjustment

@@ -15,7 +15,7 @@ from fedmef.studies.activation_histogram import IMAGES, output_statistics
 from fedmef.studies.base import Case, Result
 from fedmef.studies.convergence import _accuracy_at, _largest_fall
 from fedmef.studies.table1 import _exchange
-from fedmef.studies.training_memory import kept_megabytes
+from fedmef.studies.training_memory import KEPT, PEAK, memory_cells
 from tests.report.finished_runs import experiment, write_run
 
 
@@ -47,15 +47,15 @@ def test_the_exchange_is_one_devices_in_the_round_that_sent_most_mean_over_seeds
 
 def test_memory_grows_with_the_batch_and_only_its_activations_do(tmp_path: Path) -> None:
     small, middle, large = [
-        kept_megabytes(
+        memory_cells(
             Result(Case("", {}, {}), [write_run(tmp_path / str(size), experiment(batch_size=size), [0.5])], 0)
-        )
+        )[KEPT]
         or 0.0
         for size in (8, 16, 24)
     ]
     assert large - middle == pytest.approx(middle - small, rel=0.01)
     assert 2 * small > middle > small
-    assert kept_megabytes(Result(Case("", {}, {}), [], 1)) is None
+    assert memory_cells(Result(Case("", {}, {}), [], 1)) == {KEPT: None, PEAK: None}
 
 
 def test_a_convolutions_outputs_are_what_batchnorm_makes_of_them(

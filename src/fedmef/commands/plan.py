@@ -52,7 +52,7 @@ def plan(
     for candidate in candidates:
         mark = ">" if candidate is best else ""
         needs = "-" if candidate.needed is None else human_bytes(candidate.needed)
-        verdict = "cannot be built" if candidate.problem else "fits" if candidate.fits else "too much"
+        verdict = "not possible" if candidate.problem else "fits" if candidate.fits else "too much"
         typer.echo(
             f"{mark:2}{candidate.sparsity:>6g}{candidate.activation_sparsity:>6g}{candidate.cache_dtype:>7}"
             f"{candidate.batch_size:>7}{needs:>12}  {verdict}"

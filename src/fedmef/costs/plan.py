@@ -37,8 +37,8 @@ class Candidate:
     """A setting that was tried, and whether it fits.
 
     Attributes:
-        needed: bytes; None when it cannot be built, or died of too much.
-        problem: why it cannot be built.
+        needed: bytes; None when it could not be measured.
+        problem: why not: it cannot be built, or its process died, perhaps of too much.
     """
 
     sparsity: float
@@ -86,7 +86,7 @@ def plan_memory(
 
     while not fits(lightest()):
         least = measured[lightest()]
-        if least.problem is None or len(knobs["sparsity"]) == 1:
+        if not _starved(least) or len(knobs["sparsity"]) == 1:
             raise _nothing_fits(experiment, limit, least)
         knobs["sparsity"] = knobs["sparsity"][:-1]  # a lower one leaves every layer more weights
     chosen = [*lightest()]
@@ -113,15 +113,23 @@ def _most_preferred(known: int, fits: Callable[[int], bool]) -> int:
 
 def _nothing_fits(experiment: Experiment, limit: int, least: Candidate) -> UserError:
     """The error when not even the lightest setting that can be built fits, or none can be built."""
-    if least.problem is not None:
+    if _starved(least):
         hint = "; --distribution erk leaves small layers more weights"
-        starved = least.problem.startswith("sparsity") and experiment.distribution == "uniform"
-        return UserError(f"no setting can be built: {least.problem}{hint if starved else ''}")
-    needs = "died of too much" if least.needed is None else f"needs {human_bytes(least.needed)}"
+        return UserError(
+            f"no setting can be built: {least.problem}{hint if experiment.distribution == 'uniform' else ''}"
+        )
+    if least.needed is None:
+        return UserError(f"even the lightest setting cannot be measured: {least.problem}")
+    needs = f"needs {human_bytes(least.needed)}"
     return UserError(
         f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
         "width or batch_size, or a device with more memory"
     )
+
+
+def _starved(candidate: Candidate) -> bool:
+    """Whether its sparsity leaves a layer without weights."""
+    return candidate.problem is not None and candidate.problem.startswith("sparsity")
 
 
 def _measure(
@@ -129,8 +137,6 @@ def _measure(
 ) -> Candidate:
     try:
         needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
-    except UserError as error:  # such as a sparsity that leaves a layer without weights
+    except FedmefError as error:  # a sparsity that leaves a layer without weights, or a process that died
         return Candidate(**setting, needed=None, fits=False, problem=str(error))
-    except FedmefError:  # the process died of too much
-        return Candidate(**setting, needed=None, fits=False)
     return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fedmef.studies.base import Case, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
-from fedmef.studies.training_memory import kept_megabytes
+from fedmef.studies.training_memory import memory_cells
 
 # (network, method): accuracy %, estimated MB
 PAPER = {
@@ -36,7 +36,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
         {
             **result.case.labels,
             **accuracy_cells(result),
-            "kept MB (ours, measured)": kept_megabytes(result),
+            **memory_cells(result),
             **result.case.paper,
         }
         for result in results

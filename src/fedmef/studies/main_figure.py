@@ -6,7 +6,7 @@ from fedmef.studies import dense_comparison, table1
 from fedmef.studies.base import Case, Cell, Result, Row, Study, accuracy_cells
 from fedmef.studies.scales import Scale, settings
 from fedmef.studies.table1 import SPARSE_METHODS, SPARSITIES
-from fedmef.studies.training_memory import kept_megabytes
+from fedmef.studies.training_memory import KEPT, memory_cells
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -60,17 +60,18 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
     rows: list[Row] = []
     dense: dict[tuple[Cell, Cell], float | None] = {}
     for result in results:
-        memory, labels = kept_megabytes(result), result.case.labels
+        cells, labels = memory_cells(result), result.case.labels
+        kept = cells[KEPT]
         panel = labels["data"], labels["network"]
         if labels["method"] == "fedavg":
-            dense[panel] = memory
+            dense[panel] = kept
         once = dense.get(panel)
         rows.append(
             {
                 **result.case.labels,
                 **accuracy_cells(result),
-                "kept MB (ours, measured)": memory,
-                "memory x (ours, measured)": memory / once if memory and once else None,
+                **cells,
+                "kept x (ours, measured)": kept / once if kept and once else None,
                 **result.case.paper,
             }
         )

@@ -80,8 +80,9 @@ def find_finished(experiments: Mapping[str, Experiment], out: Path) -> dict[str,
     published, as in results/.
     """
     found: dict[str, Run | None] = dict.fromkeys(experiments)
-    files = sorted(out.parent.glob(f"*/*/{SUMMARY}"), key=lambda file: file.parent.parent != out)
-    for file in files:
+    out = out.resolve()
+    files = out.parent.glob(f"[!.]*/*/{SUMMARY}")  # a hidden one may be a copy that is being made
+    for file in sorted(files, key=lambda file: (file.parent.parent != out, file)):
         try:
             there = read_finished(file.parent)
         except UserError:
@@ -148,27 +149,27 @@ def study_table(rows: Sequence[Row], width: int = 120) -> Table:
         if any(cell is not None for cell in column):
             digits = _digits(column)
             shown[heading] = [_shown(heading, cell, digits) for cell in column]
-    widths = {heading: _least_width(heading, cells) for heading, cells in shown.items()}
-    fitting = [name for name, end in zip(widths, accumulate(widths.values()), strict=True) if end <= width]
+    # Rich would narrow the widest columns first, and then cut: the widths are ours.
+    titles = {heading: heading.replace(" (", "\n(") for heading in shown}
+    widths = {name: _width([*titles[name].splitlines(), *cells]) for name, cells in shown.items()}
+    if sum(widths.values()) > width:
+        widths = {name: _width([*titles[name].split(), *cells]) for name, cells in shown.items()}
+    ends = zip(widths, accumulate(widths.values()), strict=True)
+    fitting = [heading for heading, end in ends if end <= width] or list(shown)[:1]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
     if left_out := len(shown) - len(fitting):
-        table.caption = f"{left_out} columns do not fit; a wider terminal or --json shows them"
+        table.caption = f"{left_out} more columns: a wider terminal or --json shows them"
     for heading in fitting:
         text = any(isinstance(row.get(heading), str) for row in rows)
-        table.add_column(
-            heading.replace(" (", "\n("),
-            justify="left" if text else "right",
-            min_width=widths[heading] - 1,
-        )
+        table.add_column(titles[heading], justify="left" if text else "right", width=widths[heading] - 1)
     for cells in zip(*(shown[heading] for heading in fitting), strict=True):
         table.add_row(*cells)
     return table
 
 
-def _least_width(heading: str, cells: Sequence[str]) -> int:
-    """Without breaking a word, and with the space after it."""
-    words = [word for text in (heading, *cells) for word in text.split(" ")]
-    return max(map(len, words)) + 1
+def _width(lines: Sequence[str]) -> int:
+    """Of a column of such lines, with the space after it."""
+    return max(map(len, lines)) + 1
 
 
 def _digits(column: Sequence[Cell]) -> int:

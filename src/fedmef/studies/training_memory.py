@@ -1,26 +1,15 @@
 """What a training step of a study's network needs, measured as in a report."""
 
-from fedmef.report.memory import DeviceMemory, device_memory
-from fedmef.studies.base import Result, Row
+from fedmef.report.memory import device_memory
+from fedmef.studies.base import Result
+
+KEPT, PEAK = "kept MB (ours, measured)", "peak MB (ours, measured)"
 
 
-def kept_megabytes(result: Result) -> float | None:
-    """Parameters, masks, gradients, and what a forward pass leaves for the backward pass, in MB."""
-    memory = _measured(result)
-    return None if memory is None else memory.kept / 1e6
-
-
-def memory_cells(result: Result) -> Row:
-    """That, and the peak of all tensors in a step, an adjustment's included."""
-    memory = _measured(result)
-    return {
-        "kept MB (ours, measured)": None if memory is None else memory.kept / 1e6,
-        "peak MB (ours, measured)": None if memory is None else memory.peak / 1e6,
-    }
-
-
-def _measured(result: Result) -> DeviceMemory | None:
+def memory_cells(result: Result) -> dict[str, float | None]:
+    """Parameters, masks, gradients and what a forward pass keeps; and the peak, an adjustment's included."""
     if not result.runs:
-        return None
+        return {KEPT: None, PEAK: None}
     run = result.runs[0]  # a seed changes no size
-    return device_memory(run.experiment, run.summary["classes"], run.summary["image_shape"])
+    memory = device_memory(run.experiment, run.summary["classes"], run.summary["image_shape"])
+    return {KEPT: memory.kept / 1e6, PEAK: memory.peak / 1e6}
