@@ -151,7 +151,7 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 def wide_console() -> Console:
     """For tables: as wide as the terminal; off a terminal, rich would squeeze them into 80 columns."""
-    return Console(width=None if sys.stdout.isatty() else 120)
+    return Console(width=None if sys.stdout.isatty() else 160)
 
 
 def print_notes(notes: Sequence[str]) -> None:

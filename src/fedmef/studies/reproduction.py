@@ -158,7 +158,7 @@ def study_table(rows: Sequence[Row], width: int = 120) -> Table:
     fitting = [heading for heading, end in ends if end <= width] or list(shown)[:1]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
     if left_out := len(shown) - len(fitting):
-        table.caption = f"{left_out} more columns: a wider terminal or --json shows them"
+        table.caption = f"columns left out: {left_out}; a wider terminal or --json shows them"
     for heading in fitting:
         text = any(isinstance(row.get(heading), str) for row in rows)
         table.add_column(titles[heading], justify="left" if text else "right", width=widths[heading] - 1)

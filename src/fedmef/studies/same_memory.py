@@ -10,21 +10,25 @@ from fedmef.studies.training_memory import memory_cells
 # FedMef's width, and the one that leaves a BatchNorm network about the same peak.
 WIDTHS: dict[Scale, tuple[int, int]] = {"smoke": (8, 3), "desk": (16, 6), "paper": (64, 24)}
 METHODS = ("fedavg", "feddst", "fedtiny")
-# The batch that leaves FedTiny's network of full width about the same peak.
+# The batch that leaves FedTiny's network of full width about the same peak; FedMef's then is smaller still.
 BATCHES: dict[Scale, int] = {"smoke": 10, "desk": 20, "paper": 18}
 
 
 def cases(scale: Scale) -> list[Case]:
-    """FedMef, the others at the width that its memory allows, and FedTiny with smaller batches."""
+    """FedMef, the others at the width that its memory allows, and both sides with smaller batches."""
     wide, narrow = WIDTHS[scale]
-    whole = settings(scale, "fedtiny")
-    batch = BATCHES[scale]
-    smaller = {"batch_size": batch, "learning_rate": whole["learning_rate"] * batch / whole["batch_size"]}
     return [
         _case(scale, f"fedmef-width{wide}", "fedmef", width=wide),
         *(_case(scale, f"{method}-width{narrow}", method, width=narrow) for method in METHODS),
-        _case(scale, f"fedtiny-batch{batch}", "fedtiny", width=wide, **smaller),
+        *(_smaller_batches(scale, method) for method in ("fedtiny", "fedmef")),
     ]
+
+
+def _smaller_batches(scale: Scale, method: str) -> Case:
+    usual, batch = settings(scale, method), BATCHES[scale]
+    rate = usual["learning_rate"] * batch / usual["batch_size"]
+    width = WIDTHS[scale][0]
+    return _case(scale, f"{method}-batch{batch}", method, width=width, batch_size=batch, learning_rate=rate)
 
 
 def _case(scale: Scale, name: str, method: str, **own: Any) -> Case:
