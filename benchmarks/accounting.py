@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import fedmef
-from fedmef import Experiment, federation, server
-from fedmef.run_directory import Run
-from fedmef.update_checks import UpdateChecks
+from fedmef import Experiment
+from fedmef.federation import api as federation
+from fedmef.federation import server
+from fedmef.federation.update_checks import UpdateChecks
+from fedmef.runs.directory import Run
 
 CASES = {
     "digits, small CNN": Experiment(rounds=6, engine="inline"),

@@ -24,12 +24,12 @@ import torch
 from fedmef import Experiment
 from fedmef.costs.plan import Candidate, plan_memory
 from fedmef.costs.step import Shape
-from fedmef.costs.step_worker import warm_up
+from fedmef.costs.step_process import warm_up
 from fedmef.data import SyntheticImages
-from fedmef.engines import Fleet
-from fedmef.experiment import make_experiment
-from fedmef.resident import baseline_resident, give_back_freed_memory, peak_resident
-from fedmef.server import Server
+from fedmef.device.resident import baseline_resident, give_back_freed_memory, peak_resident
+from fedmef.experiment.settings import make_experiment
+from fedmef.federation.engines import Fleet
+from fedmef.federation.server import Server
 
 STEPS = 3
 

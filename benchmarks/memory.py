@@ -19,7 +19,7 @@ from torch import nn
 
 from fedmef import sparsify
 from fedmef.costs import StepCost, bytes_kept_for_backward, bytes_of_state, measure_step
-from fedmef.experiment import make_experiment
+from fedmef.experiment.settings import make_experiment
 from fedmef.models import build_model, layout_for
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))

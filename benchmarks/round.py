@@ -27,17 +27,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmef import device, evaluation, federation, local_training, server
-from fedmef.collection import choose_devices
 from fedmef.data import Split, batches
-from fedmef.engines import Fleet
-from fedmef.engines.fleet import prepared_model
-from fedmef.engines.inline import InlineEngine
-from fedmef.experiment import Experiment
+from fedmef.device import device
+from fedmef.device import training as local_training
+from fedmef.experiment.settings import Experiment
+from fedmef.federation import api as federation
+from fedmef.federation import evaluation, server
+from fedmef.federation.collection import choose_devices
+from fedmef.federation.engines import Fleet
+from fedmef.federation.engines.inline import InlineEngine
+from fedmef.federation.preparation import build_fleet
+from fedmef.federation.server import Server
+from fedmef.federation.simulated.fleet import prepared_model
 from fedmef.models import layout_for
 from fedmef.nn import cache, convolution, relu
-from fedmef.preparation import build_fleet
-from fedmef.server import Server
 from fedmef.wire import MaskMemory
 
 METHODS = {"FedAvg": "fedavg", "FedMef": "fedmef"}

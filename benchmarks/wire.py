@@ -24,13 +24,13 @@ import torch
 from torch import nn
 
 from fedmef import sparsify
-from fedmef.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
 from fedmef.methods import Plan
 from fedmef.methods.base import Extras
 from fedmef.models import build_model
 from fedmef.nn import guard_batchnorm, sparse_layers
 from fedmef.sparsity import unpack_bits
 from fedmef.wire import MaskMemory, Rule, mask_version
+from fedmef.wire.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
 
 GOALS = {("bitmap", "fp32"): 0.118, ("rice", "fp32"): 0.109, ("rice", "fp16"): 0.060}
 CASES: tuple[tuple[Rule, str], ...] = (

@@ -10,9 +10,9 @@ import argparse
 import shutil
 from pathlib import Path
 
-from fedmef.experiment import MACHINE_FIELDS, Experiment
-from fedmef.finished_run import read_finished
-from fedmef.run_directory import CONFIG, METRICS, SUMMARY
+from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
+from fedmef.runs.directory import CONFIG, METRICS, SUMMARY
+from fedmef.runs.finished import read_finished
 
 
 def publish(run: Path, folder: Path) -> None:

@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 
 from fedmef.data import Dataset, batches
-from fedmef.engines import prepared_model
 from fedmef.errors import FedmefError
-from fedmef.evaluation import evaluate
-from fedmef.experiment import Experiment, make_experiment
+from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation.engines import prepared_model
+from fedmef.federation.evaluation import evaluate
+from fedmef.federation.preparation import open_dataset
 from fedmef.methods import build_method
 from fedmef.models import wants_channels_last
-from fedmef.preparation import open_dataset
 
 FINAL_RATE = 0.08
 COMMON = {"dataset": "cifar10", "model": "resnet18", "width": 16, "stem": "strided", "batch_size": 64}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fedmef
-from fedmef.experiment import read_experiment
+from fedmef.experiment.settings import read_experiment
 
 DEMO = Path(__file__).parent.parent / "configs" / "demo.toml"
 

@@ -6,10 +6,10 @@
 from importlib.metadata import version
 
 from fedmef.errors import FedmefError, Interrupted, UserError
-from fedmef.experiment import Experiment
-from fedmef.federation import load, resume, run
+from fedmef.experiment.settings import Experiment
+from fedmef.federation.api import load, resume, run
 from fedmef.nn import SparseConv2d, sparsify
-from fedmef.run_directory import Run
+from fedmef.runs.directory import Run
 
 __all__ = [
     "Experiment",

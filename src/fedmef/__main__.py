@@ -1,6 +1,6 @@
 """`python -m fedmef` is the command `fedmef`."""
 
-from fedmef.cli import main
+from fedmef.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -11,8 +11,8 @@ import math
 import pytest
 
 from fedmef.costs.estimate import FORMULAS, Setting, estimate, find_terms
-from fedmef.costs.network import Layer, Network
-from fedmef.experiment import Experiment
+from fedmef.costs.facts import Layer, Network
+from fedmef.experiment.settings import Experiment
 from fedmef.methods import METHODS
 
 NETWORK = Network(

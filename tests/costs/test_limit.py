@@ -10,7 +10,7 @@ from fedmef.costs import limit, measure_device_memory, plan
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.plan import Candidate, plan_memory
 from fedmef.errors import FedmefError, UserError
-from fedmef.experiment import Experiment, make_experiment
+from fedmef.experiment.settings import Experiment, make_experiment
 
 SHAPE = (3, 32, 32)
 

@@ -7,7 +7,7 @@ import torch
 
 from fedmef.costs import measure_device_memory, measure_step, peak_of_tensors
 from fedmef.errors import UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 
 OWN_MODEL = """
 from torch import nn

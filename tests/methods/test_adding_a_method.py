@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedmef
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 
 GUIDE = Path(__file__).parents[2] / "docs" / "adding-a-method.md"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import fedmef
 from fedmef.costs import bytes_kept_for_backward
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.methods import METHODS, build_method
 from fedmef.methods.base import Plan
 from fedmef.models import build_model

@@ -6,7 +6,7 @@ from torch import nn
 
 import fedmef
 from fedmef.errors import FedmefError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.methods.base import Adjustment, Extras, Plan, Update
 from fedmef.methods.feddst import FedDST, average_over_holders
 from fedmef.nn import SparseConv2d

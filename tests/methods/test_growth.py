@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmef.aggregation import weighted_mean
 from fedmef.errors import FedmefError
+from fedmef.federation.aggregation import weighted_mean
 from fedmef.methods.base import Extras, Update
 from fedmef.methods.growth import adjustment_counts, average_scores, drop_and_grow_from_averages
 from fedmef.nn import GrowthScores, SparseConv2d

@@ -7,7 +7,7 @@ from torch import nn
 
 import fedmef
 from fedmef.errors import FedmefError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.methods.base import Extras, Plan, Update
 from fedmef.methods.prunefl import PruneFL, choose_positions, layer_times, squared_gradients
 from fedmef.models import build_model

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedmef.errors import FedmefError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.methods.base import Extras, Update
 from fedmef.methods.zerofl import SwatConv2d, ZeroFL, swat_layers
 from fedmef.models import build_model

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fedmef.experiment import Experiment
-from fedmef.run_directory import Run
+from fedmef.experiment.settings import Experiment
+from fedmef.runs.directory import Run
 
 BASE = {"width": 4, "devices": 4, "devices_per_round": 2, "batch_size": 8}
 

@@ -3,7 +3,7 @@ from typing import Any
 
 from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
-from fedmef.run_directory import Run
+from fedmef.runs.directory import Run
 from tests.report.finished_runs import experiment, write_run
 
 

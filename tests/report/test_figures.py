@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from fedmef.comparison import DEFAULT_METHODS
+from fedmef.costs.memory import DeviceMemory
 from fedmef.methods import METHODS
 from fedmef.report import figures
 from fedmef.report.accuracy_figure import draw_accuracy
@@ -17,10 +17,10 @@ from fedmef.report.costs import EstimatedCosts
 from fedmef.report.density_figure import draw_densities
 from fedmef.report.figures import draw_all
 from fedmef.report.groups import Group, group_runs
-from fedmef.report.memory import DeviceMemory
 from fedmef.report.memory_figure import draw_memory
 from fedmef.report.reading import read_runs
 from fedmef.report.traffic_figure import draw_traffic
+from fedmef.studies.many import DEFAULT_METHODS
 from tests.report.finished_runs import experiment, write_run
 
 

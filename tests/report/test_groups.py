@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from fedmef.costs import measure_step
+from fedmef.costs.memory import DeviceMemory, MemoryMeasurements
 from fedmef.errors import UserError
 from fedmef.report.groups import (
     Group,
@@ -13,7 +14,6 @@ from fedmef.report.groups import (
     group_runs,
     layer_densities,
 )
-from fedmef.report.memory import DeviceMemory, MemoryMeasurements
 from fedmef.report.reading import read_runs
 from fedmef.studies import STUDIES
 from tests.report.finished_runs import experiment, write_run

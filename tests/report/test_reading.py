@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from fedmef.report.reading import read_runs
-from fedmef.run_directory import Run
+from fedmef.runs.directory import Run
 from tests.report.finished_runs import experiment, write_run
 
 

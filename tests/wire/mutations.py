@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmef.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
 from fedmef.methods import Plan
 from fedmef.methods.base import Extras
 from fedmef.nn import GrowthScores, SparseConv2d, sparse_layers
 from fedmef.wire import MaskMemory, MaskMissingError, MessageError, decode, encode, mask_version
 from fedmef.wire.checksum import UNSET, stamp
+from fedmef.wire.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
 from fedmef.wire.sizes import SCHEMES
 
 SPARE_BYTES = 2**27

@@ -4,10 +4,10 @@ import pytest
 from torch import nn
 
 from benchmarks.wire import GOALS, exchange, network, round_trip
-from fedmef.exchange import encode_broadcast
 from fedmef.methods import Plan
 from fedmef.nn import sparse_layers
 from fedmef.wire import Rule
+from fedmef.wire.exchange import encode_broadcast
 
 PLAN = Plan(0, 0.1)
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fedmef.costs.network import Layer, Network
-from fedmef.experiment import Experiment
+from fedmef.costs.facts import Layer, Network
+from fedmef.experiment.settings import Experiment
 from fedmef.methods.zerofl import ZeroFL
 from fedmef.sparsity import AdjustmentSchedule, Distribution, active_count, adjustment_count, layer_counts
 from fedmef.wire.sizes import choose_scheme, index_bits, scheme_bits

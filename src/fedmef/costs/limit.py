@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
+from fedmef.cli.progress import human_bytes
 from fedmef.costs.step import Shape, measure_device_memory
 from fedmef.errors import FedmefError, UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.methods import find_method
-from fedmef.progress import human_bytes
 
 SPARSITIES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 BATCH_TRIES = 4

@@ -4,9 +4,9 @@ import torch
 
 from fedmef.costs.measure import peak_of_tensors
 from fedmef.data import Dataset, Split
-from fedmef.engines import Fleet, prepared_model
-from fedmef.experiment import Experiment
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
+from fedmef.experiment.settings import Experiment
+from fedmef.federation.engines import Fleet, prepared_model
 from fedmef.methods import Plan, build_method
 
 ORDINARY, ADJUSTING = 0, 1  # the two devices: one has an ordinary round, the other an adjustment

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedmef.cli.progress import human_bytes
 from fedmef.costs.limit import MARGIN, Tell, ignored_knobs, needed_memory, silent
 from fedmef.costs.step import Shape
 from fedmef.errors import FedmefError, UserError
-from fedmef.experiment import Experiment
-from fedmef.progress import human_bytes
+from fedmef.experiment.settings import Experiment
 
 BATCH_DIVISORS = (1, 2, 4, 8)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmef.errors import FedmefError, UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 
 STEPS = 3  # after fewer, the smallest blocks have not found their place yet: a few per cent less
 
@@ -82,7 +82,7 @@ def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: i
         "OMP_NUM_THREADS": "1",
     }
     finished = subprocess.run(
-        [sys.executable, "-P", "-m", "fedmef.costs.step_worker"],
+        [sys.executable, "-P", "-m", "fedmef.costs.step_process"],
         input=json.dumps(question),
         capture_output=True,
         text=True,

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedmef.comparison import Comparison
 from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
-from fedmef.costs.exchange import MeasuredExchange, measure_exchange
-from fedmef.costs.network import network_facts
+from fedmef.costs.facts import network_facts
 from fedmef.costs.step import StepCost, measure_step
+from fedmef.costs.traffic import MeasuredExchange, measure_exchange
 from fedmef.errors import UserError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
 from fedmef.models import build_model
+from fedmef.studies.many import Comparison
 
 Shown = Callable[[Sequence[Experiment]], Iterable[Experiment]]
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 
 from fedmef.data.dataset import Dataset, Split
-from fedmef.randomness import numpy_generator
+from fedmef.experiment.randomness import numpy_generator
 
 TEST_COUNT = 360
 SPLIT_SEED = 0  # fixed: every experiment, whatever its seed, is tested on the same digits

@@ -12,7 +12,7 @@ from fedmef.data.digits import read_digits
 from fedmef.data.progress import say
 from fedmef.data.synthetic import SyntheticImages
 from fedmef.errors import UserError, unknown_name
-from fedmef.plugins import load_object
+from fedmef.experiment.names import load_object
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedmef.errors import UserError
-from fedmef.randomness import numpy_generator
+from fedmef.experiment.randomness import numpy_generator
 
 Owners = npt.NDArray[np.int64]  # [N]: the device of each sample
 

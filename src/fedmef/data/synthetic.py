@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedmef.data.dataset import Dataset, Split
 from fedmef.errors import UserError
-from fedmef.randomness import torch_generator
+from fedmef.experiment.randomness import torch_generator
 
 CHUNK = 1024  # images at a time: the noise is drawn in 32 bits
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from torch import nn
 
 from fedmef.errors import UserError, unknown_name
-from fedmef.experiment import Experiment
+from fedmef.experiment.names import load_object
+from fedmef.experiment.settings import Experiment
 from fedmef.methods.ablations import FedMefNoBaE, FedMefNoSAP, FedMefRestart
 from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
 from fedmef.methods.fedavg import FedAvg, FedAvgSAP
@@ -15,7 +16,6 @@ from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.fl_pqsu import FLPQSU
 from fedmef.methods.prunefl import PruneFL
 from fedmef.methods.zerofl import ZeroFL
-from fedmef.plugins import load_object
 
 __all__ = [
     "METHODS",

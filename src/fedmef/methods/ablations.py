@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
 from fedmef.methods.base import Extras, Plan
 from fedmef.methods.fedmef import FedMef
 from fedmef.methods.fedtiny import FedTiny

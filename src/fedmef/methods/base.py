@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedmef.aggregation import Combine, combine_by, weighted_mean
 from fedmef.errors import FedmefError
-from fedmef.experiment import Experiment
+from fedmef.experiment.settings import Experiment
+from fedmef.federation.aggregation import Combine, combine_by, weighted_mean
 from fedmef.nn import GrowthScores, guard_batchnorm, sparse_layers
 from fedmef.sparsity import AdjustmentSchedule
 
 if TYPE_CHECKING:
-    from fedmef.local_training import LocalTraining
+    from fedmef.device.training import LocalTraining
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ adjustment is FedTiny's: the largest gradients at pruned positions go up, and th
 
 from torch import nn
 
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
 from fedmef.methods.base import Extras, Plan
 from fedmef.methods.extrusion import BudgetAwareRate, Extrusion, MarkedWeights
 from fedmef.methods.fedtiny import FedTiny

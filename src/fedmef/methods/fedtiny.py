@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
 from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
 from fedmef.methods.growth import adjustment_counts, check_growth, drop_and_grow_from_averages
 from fedmef.methods.sparse_network import sparse_network

@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
 from fedmef.methods.base import (
     Adjustment,
     Extras,

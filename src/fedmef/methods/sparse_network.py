@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedmef.experiment import CACHE_DTYPES, Experiment
+from fedmef.experiment.settings import CACHE_DTYPES, Experiment
 from fedmef.nn import sparse_layers, sparsify
 from fedmef.nn.sparsify import Initialization
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedmef.local_training import LocalTraining
+from fedmef.device.training import LocalTraining
 from fedmef.methods.base import (
     Extras,
     Method,

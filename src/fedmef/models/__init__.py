@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from fedmef.errors import UserError, unknown_name
+from fedmef.experiment.names import load_object
+from fedmef.experiment.randomness import derive_seed
 from fedmef.models.mobilenet_v2 import mobilenet_v2
 from fedmef.models.resnet import STEMS, resnet18, resnet34, resnet50
 from fedmef.models.small_cnn import small_cnn
-from fedmef.plugins import load_object
-from fedmef.randomness import derive_seed
 
 __all__ = [
     "MODELS",

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from fedmef.errors import UserError
+from fedmef.experiment.randomness import torch_generator
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.functionals import save_memory_in_functionals
 from fedmef.nn.graph import BATCHNORMS, NetworkGraph, trace_network
@@ -16,7 +17,6 @@ from fedmef.nn.layers import SparseConv2d, SparseLinear
 from fedmef.nn.normalization import Scaling
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
-from fedmef.randomness import torch_generator
 from fedmef.sparsity import (
     Distribution,
     active_positions,

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedmef.progress import in_unit
+from fedmef.cli.progress import in_unit
+from fedmef.costs.memory import DeviceMemory
 from fedmef.report.appearance import (
     BLACK,
     BLUE,
@@ -22,7 +23,6 @@ from fedmef.report.appearance import (
     tidy,
 )
 from fedmef.report.groups import Group
-from fedmef.report.memory import DeviceMemory
 
 PARTS = (
     ("parameters and masks", BLUE, ""),

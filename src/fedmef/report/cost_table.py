@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from html import escape
 from statistics import fmean
 
-from fedmef.progress import human_bytes
+from fedmef.cli.progress import human_bytes
+from fedmef.costs.memory import DeviceMemory
 from fedmef.report.costs import measured_exchange
 from fedmef.report.groups import Group
-from fedmef.report.memory import DeviceMemory
 
 HEADINGS = (
     ("memory of a device", ("estimated", "kept by a step", "peak of a step")),

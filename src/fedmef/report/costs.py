@@ -6,9 +6,9 @@ from functools import cache
 from statistics import fmean
 
 from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
-from fedmef.costs.network import Network, network_facts
-from fedmef.finished_run import FinishedRun
+from fedmef.costs.facts import Network, network_facts
 from fedmef.models import build_model
+from fedmef.runs.finished import FinishedRun
 from fedmef.sparsity import AdjustmentSchedule
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from fedmef.finished_run import DeviceCosts, FinishedRun
-from fedmef.progress import human_bytes
+from fedmef.cli.progress import human_bytes
+from fedmef.runs.finished import DeviceCosts, FinishedRun
 
 COLUMNS = ("device", "rounds", "seconds a round", "peak resident", "bytes down", "bytes up")
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from fedmef.finished_run import FinishedRun
+from fedmef.runs.finished import FinishedRun
 
 MOST_ROWS = 40
 

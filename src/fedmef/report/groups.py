@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedmef.comparison_summary import Row, group_seeds, summarize_comparison
-from fedmef.finished_run import FinishedRun
+from fedmef.costs.memory import DeviceMemory, MemoryMeasurements
 from fedmef.report.costs import EstimatedCosts, estimated_costs
-from fedmef.report.memory import DeviceMemory, MemoryMeasurements
+from fedmef.runs.finished import FinishedRun
+from fedmef.studies.rows import Row, group_seeds, summarize_comparison
 
 
 @dataclass(frozen=True)

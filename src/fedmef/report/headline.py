@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from fedmef.comparison_table import human_time
-from fedmef.progress import byte_unit, human_bytes, in_unit
+from fedmef.cli.progress import byte_unit, human_bytes, in_unit
+from fedmef.cli.tables import human_time
 from fedmef.report.groups import Group
 from fedmef.report.numbers import accuracy, peak_memory, ratio, signless_zero
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
+from fedmef.costs.memory import DeviceMemory
 from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
 from fedmef.report.groups import Group
-from fedmef.report.memory import DeviceMemory
 
 
 def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:

@@ -1,7 +1,7 @@
 """Numbers as a reader wants them: no −0.00, ratios with three digits."""
 
-from fedmef.comparison_summary import Row
-from fedmef.report.memory import DeviceMemory
+from fedmef.costs.memory import DeviceMemory
+from fedmef.studies.rows import Row
 
 
 def signless_zero(value: float) -> str:

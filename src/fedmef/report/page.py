@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from fedmef.comparison_summary import unnamed_differences
-from fedmef.finished_run import FinishedRun
 from fedmef.report.cost_table import cost_table
 from fedmef.report.devices import devices_table
 from fedmef.report.failures import failures_section
@@ -15,7 +13,9 @@ from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
 from fedmef.report.reading import LeftOut
-from fedmef.run_directory import CONFIG
+from fedmef.runs.directory import CONFIG
+from fedmef.runs.finished import FinishedRun
+from fedmef.studies.rows import unnamed_differences
 
 
 def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: Sequence[LeftOut]) -> str:

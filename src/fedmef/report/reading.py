@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmef.errors import UserError
-from fedmef.experiment import MACHINE_FIELDS
-from fedmef.finished_run import FinishedRun, read_finished
+from fedmef.experiment.settings import MACHINE_FIELDS
 from fedmef.methods import METHODS
-from fedmef.run_directory import FILES
+from fedmef.runs.directory import FILES
+from fedmef.runs.finished import FinishedRun, read_finished
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmef.errors import UserError
-from fedmef.files import write_atomically
 from fedmef.report.figures import KINDS, draw_all
 from fedmef.report.groups import group_runs
 from fedmef.report.page import report_page
 from fedmef.report.reading import FoundRuns, holds_runs
-from fedmef.run_directory import CONFIG
+from fedmef.runs.directory import CONFIG
+from fedmef.wire.files import write_atomically
 
 PAGE, FIGURES = "report.html", "figures"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedmef.errors import unknown_name
-from fedmef.studies import (
+from fedmef.studies.paper import (
     ablation,
     activation_histogram,
     adjustment_period,
@@ -20,8 +20,8 @@ from fedmef.studies import (
     selected_clients,
     table1,
 )
-from fedmef.studies.base import Study
-from fedmef.studies.scales import SCALES, Scale
+from fedmef.studies.paper.base import Study
+from fedmef.studies.paper.scales import SCALES, Scale
 
 __all__ = ["SCALES", "STUDIES", "Scale", "Study", "find_scale", "find_study"]
 

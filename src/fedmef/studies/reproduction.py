@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from fedmef.cli.progress import human_bytes
 from fedmef.errors import UserError
-from fedmef.experiment import MACHINE_FIELDS, Experiment
-from fedmef.finished_run import read_finished
-from fedmef.progress import human_bytes
-from fedmef.resuming import changed_fields
-from fedmef.run_directory import CONFIG, METRICS, MODEL, SUMMARY, Run
-from fedmef.studies.base import Cell, Row, Study, case_of
-from fedmef.studies.scales import SEEDS, Scale
+from fedmef.experiment.resuming import changed_fields
+from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
+from fedmef.runs.directory import CONFIG, METRICS, MODEL, SUMMARY, Run
+from fedmef.runs.finished import read_finished
+from fedmef.studies.paper.base import Cell, Row, Study, case_of
+from fedmef.studies.paper.scales import SEEDS, Scale
 
 ADOPTED_FILES = (CONFIG, METRICS, MODEL, SUMMARY)
 

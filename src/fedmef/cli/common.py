@@ -1,0 +1,161 @@
+"""What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedmef.cli.progress import ComparisonProgress
+from fedmef.costs.step import Shape
+from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.federation.simulated.faults import read_fault_plan
+from fedmef.runs.directory import Run
+from fedmef.studies.many import ComparisonWatcher, Failure, PlannedRun, carry_out
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
+]
+FaultPlan = Annotated[
+    Path | None,
+    typer.Option(
+        "--fault-plan",
+        metavar="FILE",
+        help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
+        rich_help_panel="Injected faults",
+    ),
+]
+ImageShape = Annotated[
+    str | None,
+    typer.Option(metavar="CxHxW", help="Shape of an image, such as 3x32x32, in place of a data set's."),
+]
+DEFAULT_CLASSES = 10
+Classes = Annotated[
+    int | None, typer.Option(metavar="N", help=f"With --image-shape: classes (default {DEFAULT_CLASSES}).")
+]
+
+
+class StoppedError(FedmefError):
+    """Ctrl-C or SIGTERM: typer would swallow what a KeyboardInterrupt says."""
+
+    def __init__(self, interrupted: Interrupted) -> None:
+        super().__init__(str(interrupted))
+        self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
+
+
+def carry_out_shown(
+    plan: Sequence[PlannedRun],
+    watcher: Callable[[ComparisonWatcher], ComparisonWatcher] = lambda shown: shown,
+) -> list[Run | Failure]:
+    """Carry out runs under one progress display, which `watcher` may add another watcher to."""
+    pending = [run for run in plan if not run.finished]
+    rounds = {run.path.name: (run.rounds_before, run.experiment.rounds) for run in pending}
+    try:
+        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
+            return carry_out(plan, watcher(progress))
+    except Interrupted as error:
+        raise StoppedError(error) from None
+
+
+def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """The settings with a file's faults added to those of `--faults`."""
+    if file is None:
+        return dict(overrides)
+    faults = ",".join(filter(None, (overrides.get("faults"), read_fault_plan(file))))
+    return {**overrides, "faults": faults}
+
+
+def given_images(image_shape: str | None, classes: int | None) -> tuple[Shape, int] | None:
+    """The shape and the classes that options give; None when they leave it to the data set."""
+    if image_shape is None:
+        if classes is not None:
+            raise UserError(f"--classes {classes}: a data set has its own; it goes with --image-shape")
+        return None
+    parts = image_shape.lower().split("x")
+    if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UserError(f"--image-shape {image_shape}: write channels x height x width, for example 3x32x32")
+    if classes is not None and classes < 1:
+        raise UserError(f"--classes {classes}: give at least 1")
+    channels, height, width = map(int, parts)
+    return (channels, height, width), DEFAULT_CLASSES if classes is None else classes
+
+
+def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
+    """What is about to happen, in a line, on a terminal or not."""
+    rounds = sum(run.experiment.rounds - run.rounds_before for run in plan if not run.finished)
+    what = f"{len(plan)} runs{finished_before(plan)}, {rounds:,} rounds to do, in {out}"
+    typer.echo(f"{title}{what}", err=True)
+
+
+def finished_before(plan: Sequence[PlannedRun]) -> str:
+    """`, 3 of them finished before`, or nothing; to be asked before the others are."""
+    reused = sum(run.finished for run in plan)
+    return f", {reused} of them finished before" if reused else ""
+
+
+@contextmanager
+def noting(problems: list[str], what: str) -> Iterator[None]:
+    """Note what cannot be written instead of raising: a table that took hours is not lost for it."""
+    try:
+        yield
+    except FedmefError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"{what}: {error.strerror or error}")
+
+
+@contextmanager
+def waiting() -> Iterator[Callable[[str], None]]:
+    """A line on a terminal that says what is being waited for; give it the words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: None
+        return
+    with console.status("") as status:
+        yield lambda words: status.update(f"{words} …")
+
+
+def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
+    """Failed runs, for JSON."""
+    return [{"run": str(failure.path), "reason": failure.reason} for failure in failures]
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """A line for each failed run."""
+    for failure in failures:
+        # A traceback from a worker says what went wrong in its last line.
+        typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+
+
+def raise_failures(failures: Sequence[Failure], runs: int) -> None:
+    """End with exit code 1 when a run failed."""
+    if failures:
+        message = f"{len(failures)} of {runs} runs failed; the table has the others"
+        raise FedmefError(message) from failures[0].error  # --debug shows where the first one failed
+
+
+def print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Print names and values, a line each."""
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        typer.echo(f"{name:{width}}  {value}")
+
+
+def wide_console() -> Console:
+    """For tables: as wide as the terminal; off a terminal, rich would squeeze them into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """What a table's numbers mean, below it."""
+    console = wide_console()
+    for note in notes:
+        console.print(note, style="dim", markup=False, highlight=False)

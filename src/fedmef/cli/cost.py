@@ -1,0 +1,160 @@
+"""`fedmef cost`: what a device needs, estimated by the paper's formulas beside what is measured."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedmef.cli.common import AsJson, Classes, ImageShape, given_images, print_notes, wide_console
+from fedmef.cli.compare import items_of, sparsities_of
+from fedmef.cli.cost_paper import print_paper
+from fedmef.cli.options import with_experiment_options
+from fedmef.costs.step import Shape
+from fedmef.costs.table import CostRow, Task, cost_rows
+from fedmef.data.progress import with_progress
+from fedmef.errors import UserError
+from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation.preparation import check_names, open_dataset
+from fedmef.methods import METHODS
+from fedmef.studies.many import Comparison
+
+# Shape, classes and training images of what need not be fetched to be known.
+KNOWN_DATA: dict[str, tuple[tuple[int, int, int], int, int]] = {
+    "cifar10": ((3, 32, 32), 10, 50_000),
+    "cinic10": ((3, 32, 32), 10, 90_000),
+    "tiny_imagenet": ((3, 64, 64), 200, 100_000),
+}
+PAPER_SAMPLES = 500  # of a device: CIFAR-10's images over 100 devices
+
+
+@with_experiment_options
+def cost(
+    methods: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Which methods (default: all of them).")
+    ] = None,
+    sparsities: Annotated[
+        str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
+    ] = None,
+    image_shape: ImageShape = None,
+    classes: Classes = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Images that a device has (default: an even share; 500 for a shape)."),
+    ] = None,
+    measure: Annotated[bool, typer.Option(help="Measure too: some seconds for each row.")] = True,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's Table 1 and dense comparison beside our estimates.")
+    ] = False,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+    overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
+) -> None:
+    """Memory, traffic and time of a device: the paper's estimates beside measurements, for all methods."""
+    if as_json and as_csv:
+        raise UserError("--json and --csv: leave one of them out")
+    if paper:
+        if as_csv:
+            raise UserError("--csv: --paper prints text or --json")
+        print_paper(as_json)
+        return
+    for one, many in (("method", methods), ("sparsity", sparsities)):
+        if one in overrides and many is not None:
+            raise UserError(f"--{one} and its plural say the same thing; leave one of them out")
+    base = make_experiment(overrides)
+    chosen = (base.method,) if "method" in overrides else tuple(METHODS)
+    comparison = Comparison(
+        base,
+        methods=chosen if methods is None else items_of("--methods", methods),
+        seeds=(base.seed,),
+        sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
+    )
+    for experiment in comparison.experiments():
+        check_names(experiment)
+    task = _task(base, given_images(image_shape, classes), samples)
+    rows = cost_rows(comparison, task, measured=measure, shown=_with_bar)
+    if as_json:
+        typer.echo(json.dumps({**asdict(task), "batch_size": base.batch_size, "rows": _flat(rows)}))
+    elif as_csv:
+        typer.echo(_csv(_flat(rows)), nl=False)
+    else:
+        _print_rows(rows, base, task)
+
+
+def _task(base: Experiment, images: tuple[Shape, int] | None, samples: int | None) -> Task:
+    if samples is not None and samples < 1:
+        raise UserError(f"--samples {samples}: a device has at least 1 image")
+    if images is not None:
+        return Task(*images, samples or PAPER_SAMPLES)
+    if base.dataset in KNOWN_DATA:
+        dimensions, number, train = KNOWN_DATA[base.dataset]
+    else:
+        dataset = open_dataset(base)
+        channels, height, width = dataset.shape
+        dimensions, number, train = (channels, height, width), dataset.classes, len(dataset.train)
+    return Task(dimensions, number, samples or max(1, train // base.devices))
+
+
+def _with_bar(experiments: Sequence[Experiment]) -> Iterator[Experiment]:
+    return with_progress(experiments, "measuring")
+
+
+def _flat(rows: Sequence[CostRow]) -> list[dict[str, Any]]:
+    return [row.flat() for row in rows]
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def cost_table(rows: Sequence[CostRow]) -> Table:
+    """The rows for people; what was not measured has no column."""
+    measured = rows[0].step is not None
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("method", overflow="fold", min_width=8)
+    headings = ["spars.", "memory\nestim.\nMB", "memory\nmeas.\nMB", "exch.\nestim.\nMB", "exch.\nmeas.\nMB"]
+    headings += ["FLOPs\nestim.", "step\nmeas.\ns"]
+    shown = [heading for heading in headings if measured or "meas." not in heading]
+    for heading in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = {
+            headings[0]: f"{row.sparsity:g}" if row.sparsity else "dense",
+            headings[1]: _megabytes(row.bitmap.memory if row.bitmap else None),
+            headings[2]: _megabytes(row.step.peak if row.step else None),
+            headings[3]: _megabytes(row.bitmap.exchange_adjusting if row.bitmap else None),
+            headings[4]: _megabytes(row.exchange.adjusting if row.exchange else None),
+            headings[5]: "-" if row.bitmap is None else f"{row.bitmap.flops:.2e}".replace("e+", "e"),
+            headings[6]: "-" if row.step is None else f"{row.step.seconds:.3f}",
+        }
+        table.add_row(row.method, *(cells[heading] for heading in shown))
+    return table
+
+
+def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task) -> None:
+    wide_console().print(cost_table(rows))
+    shape = "x".join(map(str, task.image_shape))
+    notes = [
+        f"{base.model}, images {shape}, {task.classes} classes, batch {base.batch_size}, "
+        f"{base.local_epochs} epochs over {task.samples} images. MB = 1e6 bytes.",
+        "Estimated: the paper's formulas (ours by the same logic for methods that it has none for), for one "
+        "device in a round that adjusts; sparse weights as a bitmap. FLOPs are multiply-adds.",
+    ]
+    if rows[0].step is not None:
+        notes.append(
+            "Measured: the most bytes alive in a training step, in a process of its own; the length of the "
+            "real messages down and up, in a round that adjusts if the method has one; seconds of a step."
+        )
+    print_notes(notes)
+
+
+def _megabytes(count: float | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.4g}"

@@ -1,0 +1,64 @@
+"""`fedmef flower new`: a Flower app to begin with."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmef.cli.plain_help import PlainHelp
+from fedmef.errors import UserError
+
+flower = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.")
+
+# Files of the template that are not modules, and where they go.
+TEXTS = {
+    "pyproject.toml.txt": "pyproject.toml",
+    "README.md.txt": "README.md",
+    "environment.sh.txt": "environment.sh",
+    "gitignore.txt": ".gitignore",
+    "config.toml.txt": ".flwr/config.toml",
+}
+
+
+@flower.callback()
+def apps() -> None:
+    """A group has a callback, or its only command would take its name."""
+
+
+@flower.command(cls=PlainHelp)
+def new(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
+) -> None:
+    """Write a Flower app: put your network and your data into the two functions of its task.py."""
+    package = write_app(directory)
+    typer.echo(f"{directory}: your network and data go into {package}/task.py; README.md says how to run it")
+
+
+def write_app(directory: Path) -> str:
+    """Write the app into a new or empty directory; returns the name of its package."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"{directory} is there already; choose a new or an empty directory")
+    name = directory.absolute().name
+    package = re.sub(r"\W", "_", name, flags=re.ASCII).lower()
+    if not package.isidentifier():
+        raise UserError(f"DIR = '{name}': the app has its name, which must begin with a letter")
+    template = files("fedmef.federation.engines.flower.template")
+    for source, target in TEXTS.items():
+        text = template.joinpath(source).read_text(encoding="utf-8")
+        text = text.replace("NAME", package.replace("_", "-")).replace("PACKAGE", package)
+        text = text.replace("FOLDER", str(directory.absolute()))
+        _write(directory / target, text)
+    for module in template.joinpath("app").iterdir():
+        if module.name.endswith(".py"):
+            _write(directory / package / module.name, module.read_text(encoding="utf-8"))
+    return package
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None

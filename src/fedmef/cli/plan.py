@@ -1,0 +1,85 @@
+"""`fedmef plan`: the preferred setting that fits a device's memory."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedmef.cli.common import AsJson, Classes, ImageShape, given_images, waiting
+from fedmef.cli.options import with_experiment_options
+from fedmef.cli.progress import human_bytes
+from fedmef.costs.limit import MARGIN
+from fedmef.costs.plan import Candidate, plan_memory
+from fedmef.experiment.settings import make_experiment, read_experiment
+from fedmef.federation.preparation import check_names, open_dataset
+
+
+@with_experiment_options
+def plan(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="An experiment's file.")
+    ] = None,
+    image_shape: ImageShape = None,
+    classes: Classes = None,
+    as_json: AsJson = False,
+    overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
+) -> None:
+    """Find the preferred setting that fits --device-memory, by measuring.
+
+    Nothing is trained: an order of preference stands for accuracy. Low weight sparsity counts most, then low
+    activation sparsity, the cache in fp32 and a large batch. What is given as an option stays as it is;
+    --batch-size is the largest that is tried.
+    """
+    experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
+    check_names(experiment)
+    images = given_images(image_shape, classes)
+    if images is None:
+        dataset = open_dataset(experiment)
+        images = dataset.shape, dataset.classes
+    with waiting() as tell:
+        candidates = plan_memory(experiment, *images, [*overrides.keys() - {"batch_size"}], tell)
+    if as_json:
+        typer.echo(json.dumps({"device_memory": experiment.device_memory, "ranked": _rows(candidates)}))
+        return
+    assert experiment.device_memory is not None
+    typer.echo("preferred first: lower s_m, then lower s_a, then fp32, then the larger batch")
+    typer.echo(f"{'':2}{'s_m':>6}{'s_a':>6}{'cache':>7}{'batch':>7}{'needs':>12}")
+    best = next(candidate for candidate in candidates if candidate.fits)
+    for candidate in candidates:
+        mark = ">" if candidate is best else ""
+        needs = "-" if candidate.needed is None else human_bytes(candidate.needed)
+        verdict = "not possible" if candidate.problem else "fits" if candidate.fits else "too much"
+        typer.echo(
+            f"{mark:2}{candidate.sparsity:>6g}{candidate.activation_sparsity:>6g}{candidate.cache_dtype:>7}"
+            f"{candidate.batch_size:>7}{needs:>12}  {verdict}"
+        )
+    where = f" on {experiment.dataset} (--dataset takes another)" if image_shape else ""
+    typer.echo(
+        f"measured; {MARGIN:.0%} of {human_bytes(experiment.device_memory)} stay free. To run it{where}:"
+    )
+    typer.echo(run_command(config, overrides, best))
+
+
+def run_command(config: Path | None, overrides: Mapping[str, Any], best: Candidate) -> str:
+    """What was given to `fedmef plan`, with the plan's setting, as a command for a shell."""
+    setting = {
+        name: getattr(best, name) for name in ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
+    }
+    words = ["fedmef", "run", *([str(config)] if config else [])]
+    for name, value in {**overrides, **setting}.items():
+        option = name.replace("_", "-")
+        words += (
+            [f"--{'' if value else 'no-'}{option}"]
+            if isinstance(value, bool)
+            else [f"--{option}", str(value)]
+        )
+    return shlex.join(words)
+
+
+def _rows(candidates: list[Candidate]) -> list[dict[str, Any]]:
+    best = next(candidate for candidate in candidates if candidate.fits)
+    return [asdict(candidate) | {"chosen": candidate is best} for candidate in candidates]

@@ -1,0 +1,62 @@
+"""`fedmef report`: reads its arguments, says what is left out, prints where the report is."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmef.errors import FedmefError
+from fedmef.report.reading import FoundRuns, LeftOut, read_runs
+from fedmef.runs.directory import Run
+from fedmef.studies.many import Failure
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories, or directories of runs.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write (default: report/ beside the runs).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Write a page and figures about finished runs: accuracy, measured memory, bytes, adjustments, layers."""
+    from fedmef.report.writing import FIGURES, default_place, write_report  # noqa: PLC0415  (see below)
+
+    found = read_runs(runs)
+    _warn(found.left_out)
+    page = write_report(found, out or default_place(runs))
+    if as_json:
+        left_out = [{"run": str(left.path), "reason": left.reason} for left in found.left_out]
+        facts = {"report": str(page), "runs": len(found.runs), "left_out": left_out}
+        typer.echo(json.dumps(facts))
+    else:
+        typer.echo(f"report   {page}\nfigures  {page.parent / FIGURES}")
+    if found.left_out:
+        asked = len(found.runs) + len(found.left_out)
+        raise FedmefError(f"{len(found.left_out)} of {asked} runs were left out; the report has the others")
+
+
+def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | None:
+    """The report of a comparison, in `out/report`; None when no run was finished."""
+    # Commands without a report need not wait for matplotlib.
+    from fedmef.report.writing import write_report  # noqa: PLC0415
+
+    found = read_runs([outcome.path for outcome in outcomes if isinstance(outcome, Run)])
+    if not found.runs:
+        return None
+    _warn(found.left_out)
+    failed = [
+        # A traceback from a worker says what went wrong in its last line.
+        LeftOut(failure.path, failure.reason.strip().splitlines()[-1])
+        for failure in outcomes
+        if isinstance(failure, Failure)
+    ]
+    return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report")
+
+
+def _warn(left_out: Sequence[LeftOut]) -> None:
+    for left in left_out:
+        typer.echo(f"fedmef: left out: {left}", err=True)

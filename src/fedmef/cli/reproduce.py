@@ -1,0 +1,112 @@
+"""`fedmef reproduce`: a table or figure of the paper."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmef.cli.common import (
+    AsJson,
+    announce,
+    carry_out_shown,
+    print_facts,
+    print_failures,
+    raise_failures,
+    reasons,
+    wide_console,
+)
+from fedmef.errors import UserError
+from fedmef.runs.directory import Run
+from fedmef.studies import SCALES, STUDIES, find_scale, find_study
+from fedmef.studies.many import Failure, plan_runs
+from fedmef.studies.reproduction import (
+    adopt_finished,
+    caption,
+    check_directory,
+    chosen_cases,
+    default_directory,
+    find_finished,
+    study_table,
+)
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A table or figure; --list shows them.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the studies and end.")] = False,
+    scale_name: Annotated[
+        str, typer.Option("--scale", metavar="|".join(SCALES), help="How much to run.")
+    ] = "desk",
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Seeds of every run (default 1; paper scale 5).")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART", help="Only runs with this part in their name, as sparsity0.9; repeatable."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Directory of the runs (default: runs/reproduce-NAME-SCALE)."),
+    ] = None,
+    finished: Annotated[
+        bool,
+        typer.Option(
+            "--finished", help="Train nothing: the table of what is finished, in --out or beside it."
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
+    ] = False,
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
+    device: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, inline, processes or flower.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Worker processes.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a table or figure of the paper; ends with our numbers beside the paper's.
+
+    Finished runs in --out, or of other studies beside it, are reused and interrupted ones resumed.
+    """
+    if show_list:
+        print_facts({study.name: f"{study.title} ({study.source})" for study in STUDIES.values()}, as_json)
+        return
+    if name is None:
+        raise UserError("reproduce: name a study; fedmef reproduce --list shows them")
+    study, scale = find_study(name), find_scale(scale_name)
+    machine = {"data_dir": data_dir, "device": device, "engine": engine, "workers": workers}
+    given = {field: value for field, value in machine.items() if value is not None}
+    experiments = chosen_cases(study.experiments(scale, seeds, given), only or [])
+    out = out or default_directory(study, scale)
+    if finished and overwrite:
+        raise UserError("reproduce: --finished trains nothing, so that there is nothing to --overwrite")
+    outcomes: Mapping[str, Run | Failure | None]
+    if finished:
+        outcomes = find_finished(experiments, out)
+        there = sum(run is not None for run in outcomes.values())
+        if not there:
+            raise UserError(f"none of {study.name}'s runs is finished in {out} or beside it")
+        typer.echo(f"{study.name} at {scale} scale: {there} of {len(outcomes)} runs are finished", err=True)
+    else:
+        check_directory(study, scale, out)
+        if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
+            typer.echo(f"{study.name}: {adopted} runs in {out.parent} are the same", err=True)
+        plan = plan_runs(experiments, out, overwrite=overwrite)
+        announce(f"{study.name} at {scale} scale: ", plan, out)
+        outcomes = dict(zip(experiments, carry_out_shown(plan), strict=True))
+    failures = [outcome for outcome in outcomes.values() if isinstance(outcome, Failure)]
+    rows = study.rows(scale, outcomes)
+    about = caption(study, scale, experiments)
+    if as_json:
+        facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
+        typer.echo(json.dumps({**facts, "claim": study.shows, "failures": reasons(failures)}))
+    else:
+        console = wide_console()
+        console.print(study_table(rows, console.width))
+        typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
+        print_failures(failures)
+    raise_failures(failures, len(outcomes))

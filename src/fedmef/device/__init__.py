@@ -1,0 +1,1 @@
+"""One device: bytes in, bytes out."""

@@ -1,0 +1,1 @@
+"""What is asked: every setting, names of plug-ins, seeds."""

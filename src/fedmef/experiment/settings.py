@@ -1,0 +1,264 @@
+"""An experiment: every knob, typed and validated, from TOML and overrides."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from fedmef.errors import UserError, unknown_name
+from fedmef.experiment.byte_sizes import parse_bytes
+from fedmef.federation.aggregation import Aggregation
+from fedmef.federation.simulated.faults import Faults
+from fedmef.wire import Rule
+from fedmef.wire.files import read_bounded
+
+MAXIMUM_CONFIG_BYTES = 2**20
+CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Experiment(BaseModel):
+    """Everything that decides a run. The same experiment gives the same bits, on one machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    method: str = Field(
+        default="fedmef",
+        description="fedmef, fedtiny, feddst, fl_pqsu, fedavg, ... (README), or module:Class.",
+    )
+    dataset: str = Field(
+        default="digits",
+        description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
+    )
+    model: str = Field(
+        default="small_cnn",
+        description="small_cnn, resnet18, resnet34, resnet50, mobilenet_v2, or module:function of your own.",
+    )
+    width: int | None = Field(
+        default=None, ge=1, description="Channels of the network's first stage (default: as published)."
+    )
+    stem: Literal["cifar", "strided", "imagenet"] = Field(
+        default="cifar",
+        description="First layers for small or large images; strided: small at half size, 3x faster.",
+    )
+    seed: int = Field(default=0, ge=0, description="Everything random derives from it.")
+
+    devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
+    devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
+    rounds: int = Field(default=40, ge=1, description="Rounds R.")
+    partition: Literal["dirichlet", "iid"] = Field(
+        default="dirichlet", description="How data spreads over devices."
+    )
+    alpha: float = Field(
+        default=0.5, gt=0, description="Dirichlet's alpha; the smaller, the more the devices differ."
+    )
+
+    local_epochs: int = Field(default=5, ge=1, description="Epochs E on each device in each round.")
+    batch_size: int = Field(default=32, ge=1, description="Samples in a local step.")
+    learning_rate: float = Field(default=0.5, gt=0, description="Initial learning rate of plain SGD.")
+    learning_rate_decay: float = Field(
+        default=0.95, gt=0, le=1, description="Factor of the learning rate's decay."
+    )
+    decay_every: int = Field(default=10, ge=1, description="Rounds between two decays.")
+    augment: bool = Field(default=False, description="Random crops and flips of training images.")
+
+    sparsity: float = Field(
+        default=0.9, ge=0, lt=1, description="Share of weights pruned in sparse layers (s_m)."
+    )
+    distribution: Literal["uniform", "erk"] = Field(default="uniform", description="Density per layer.")
+    activation_sparsity: float = Field(
+        default=0.9, ge=0, lt=1, description="Share of activations forgotten before the backward pass (s_a)."
+    )
+    cache_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32", description="How kept activations are stored."
+    )
+    gamma: float = Field(default=1.0, gt=0, description="NSConv: the norm of a filter.")
+    scaling: Literal["filter", "paper"] = Field(
+        default="filter", description="NSConv: ours, or Eq. 7 as printed."
+    )
+    affine: bool = Field(default=False, description="NSConv: learn a gain and a bias per filter.")
+
+    adjust_every: int = Field(default=5, ge=1, description="Rounds between two adjustments of the masks.")
+    adjust_until: int | None = Field(
+        default=None,
+        ge=0,
+        description="Last round that may adjust (default: 60 % of the rounds, as in the paper).",
+    )
+    extrusion: float = Field(
+        default=0.5,
+        ge=0,
+        description="FedMef's lambda, the weight of the penalty on what will be pruned.",
+    )
+    grow_init: Literal["zero", "mean"] = Field(
+        default="zero", description="First value of a grown weight: 0, or its filter's mean."
+    )
+
+    deadline: float | None = Field(
+        default=None, gt=0, description="Seconds that a device may take for a round (default: any time)."
+    )
+    min_devices: int | None = Field(
+        default=None,
+        ge=1,
+        description="A round needs so many usable updates (default: a third of devices_per_round).",
+    )
+    round_attempts: int = Field(
+        default=5, ge=1, description="How often a round is tried, with other devices, before the run stops."
+    )
+    max_update_norm: float | None = Field(
+        default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
+    )
+    aggregation: Aggregation = Field(
+        default="mean", description="How updates become one; a median or trimmed mean bears some liars."
+    )
+    trim: float = Field(
+        default=0.2, ge=0, lt=0.5, description="trimmed_mean: share of values left out at either end."
+    )
+    clip_norm: float | None = Field(
+        default=None, gt=0, description="Updates are scaled down to this norm (default: none is)."
+    )
+    noise_multiplier: float = Field(
+        default=0.0, ge=0, description="Client-level privacy: noise as a multiple of clip_norm."
+    )
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="Client-level privacy: its delta.")
+    faults: str = Field(
+        default="",
+        description="Injected faults, such as drop=0.3,slow=0.1,corrupt=0.05,kill=0.02 (default: none).",
+    )
+    attackers: float = Field(
+        default=0.0, ge=0, lt=1, description="Injected: share of devices that scale their update."
+    )
+    attack_scale: float = Field(default=-10.0, description="Injected: the factor of the attackers.")
+    wire_scheme: Rule = Field(
+        default="auto", description="How masks travel: the smallest, by the paper's rule, or always the same."
+    )
+    wire_dtype: Literal["fp32", "fp16", "bf16"] = Field(
+        default="fp32", description="How weights travel, in both directions."
+    )
+    remember_masks: bool = Field(
+        default=True, description="Devices keep masks, and are sent only what has changed."
+    )
+
+    evaluate_every: int = Field(
+        default=1, ge=1, description="Rounds between two evaluations on the test data."
+    )
+    engine: Literal["auto", "inline", "processes", "flower"] = Field(
+        default="auto",
+        description="auto: processes on several cores, otherwise inline; flower: Flower's simulation on Ray.",
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="Worker processes (default: one for each core)."
+    )
+    device_memory: Annotated[int | None, BeforeValidator(parse_bytes)] = Field(
+        default=None,
+        description="What a device's training may take above its libraries, such as 96MB: refused if more.",
+    )
+    device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1 and so on.")
+    data_dir: Path | None = Field(
+        default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
+    )
+
+    synthetic_size: int = Field(default=32, ge=4, description="synthetic: height and width of the images.")
+    synthetic_train: int = Field(default=2000, ge=1, description="synthetic: training images.")
+    synthetic_test: int = Field(default=500, ge=1, description="synthetic: test images.")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
+        return None if folder is None else folder.expanduser().absolute()
+
+    @field_validator("faults")
+    @classmethod
+    def _faults_can_be_read(cls, faults: str) -> str:
+        Faults.parse(faults)
+        return faults
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> "Experiment":
+        if self.devices_per_round > self.devices:
+            raise ValueError(
+                f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
+                "lower it or raise devices"
+            )
+        if self.min_devices is not None and self.min_devices > self.devices_per_round:
+            raise ValueError(
+                f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
+                "lower it or raise devices_per_round"
+            )
+        return self
+
+    @property
+    def fewest_devices(self) -> int:
+        """How many usable updates a round needs, as given or by default; a private one takes what comes."""
+        if self.noise_multiplier:
+            return 0
+        return -(-self.devices_per_round // 3) if self.min_devices is None else self.min_devices
+
+    @property
+    def last_adjustment(self) -> int:
+        """`R_stop`, as given or by default."""
+        return round(0.6 * self.rounds) if self.adjust_until is None else self.adjust_until
+
+    def learning_rate_at(self, round_number: int) -> float:
+        """`η_r`: the learning rate of the ordinary schedule."""
+        return self.learning_rate * self.learning_rate_decay ** (round_number // self.decay_every)
+
+    def to_toml(self) -> str:
+        """The experiment as a configuration file that repeats it."""
+        lines = [
+            f"{name} = {_toml_value(value)}"
+            for name, value in self.model_dump(mode="json").items()
+            if value is not None
+        ]
+        return "\n".join(lines) + "\n"
+
+
+# What a resumed or repeated run may change: where and how it runs, not what it computes.
+MACHINE_FIELDS = frozenset({"engine", "workers", "device", "device_memory", "data_dir", "deadline"})
+
+
+def make_experiment(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from loose values; a `UserError` names each wrong field, its value and the remedy."""
+    for name in values:
+        if name not in Experiment.model_fields:
+            raise unknown_name("setting", name, Experiment.model_fields)
+    try:
+        return Experiment(**values)
+    except ValidationError as error:
+        raise UserError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+
+def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment from a TOML file, with some fields overridden."""
+    try:
+        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
+    except FileNotFoundError:
+        raise UserError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+    return make_experiment({**values, **(overrides or {})})
+
+
+def _explain(detail: Any) -> str:
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not detail["loc"]:
+        return message
+    return f"{detail['loc'][0]} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

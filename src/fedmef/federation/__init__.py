@@ -1,0 +1,1 @@
+"""The server's side: the loop, collection, aggregation, checks."""

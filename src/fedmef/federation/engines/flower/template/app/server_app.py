@@ -1,0 +1,7 @@
+"""The server's half. `[tool.flwr.app.config]` in pyproject.toml is its experiment."""
+
+from fedmef.federation.engines.flower import server_app
+
+from .task import load_data, load_model
+
+app = server_app(load_model, load_data)

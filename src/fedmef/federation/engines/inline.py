@@ -1,0 +1,48 @@
+"""The engine without processes: devices train one after the other, here.
+
+A device that hangs cannot be interrupted here; one that ends after the deadline is lost like in any engine.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from fedmef.device.measured import DeviceReport, measured
+from fedmef.federation.engines.base import Lost
+from fedmef.federation.simulated.faults import InjectedFault
+from fedmef.federation.simulated.fleet import Fleet, warm_up
+
+
+class InlineEngine:
+    """All devices in this process."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.reports: list[DeviceReport] = []
+        warm_up()
+
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        """What each device answers to its message."""
+        self.reports = []
+        return {device: self._train(device, message) for device, message in messages.items()}
+
+    def _train(self, device: int, message: bytes) -> bytes | Lost:
+        deadline = self.fleet.experiment.deadline
+        try:
+            answer, report = measured(self.fleet.train, device, [message])
+        except InjectedFault as fault:
+            return Lost(str(fault))
+        except Exception as error:  # whatever a device's code raises costs its own update only
+            return Lost.by_raising(device, error)
+        if deadline is not None and report.seconds > deadline:
+            return Lost.too_late(deadline)
+        self.reports.append(report)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""Devices that one machine simulates, and the faults and attackers that tests inject into them."""

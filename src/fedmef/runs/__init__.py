@@ -1,0 +1,1 @@
+"""One run on disk: its directory, records, checkpoints."""

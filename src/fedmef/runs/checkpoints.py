@@ -1,0 +1,97 @@
+"""Checkpoints of a run: the last two are kept, and a torn one is noticed by its checksum.
+
+Whatever the moment of a crash, at least one of the two is whole.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedmef.errors import FedmefWarning, UserError
+from fedmef.wire import MAXIMUM_BYTES, MessageError, decode, encode
+from fedmef.wire.files import read_bounded, write_atomically
+
+CHECKPOINT, CHECKPOINT_BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The model after a finished round, and what else goes on with it.
+
+    Attributes:
+        header: `next_round`, and whatever else was written with the model.
+    """
+
+    state: dict[str, Tensor]
+    header: dict[str, Any]
+
+    @property
+    def next_round(self) -> int:
+        """The round to go on with."""
+        return int(self.header["next_round"])
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there is one, whole or not."""
+    return any((folder / name).is_file() for name in (CHECKPOINT, CHECKPOINT_BEFORE))
+
+
+def write_checkpoint(folder: Path, state: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the last one stays beside it."""
+    write_atomically(folder / CHECKPOINT, encode(state, dict(header)), keep=folder / CHECKPOINT_BEFORE)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest whole checkpoint, with a warning when that is not the last one; None when there is none."""
+    reasons = []
+    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
+        try:
+            checkpoint = _read(folder / name)
+        except FileNotFoundError:
+            continue
+        except UserError as error:
+            reasons.append(str(error))
+            continue
+        if reasons:
+            message = f"{reasons[0]}; the one before it is used, after round {checkpoint.next_round}"
+            warnings.warn(message, FedmefWarning, stacklevel=2)
+        return checkpoint
+    if reasons:
+        raise UserError("; ".join(reasons))
+    return None
+
+
+def discard_torn(folder: Path) -> None:
+    """Put the checkpoint before in the place of a torn last one, so that it is not the next to go."""
+    before = folder / CHECKPOINT_BEFORE
+    if not before.is_file():
+        return
+    try:
+        _read(folder / CHECKPOINT)
+    except (FileNotFoundError, UserError):
+        before.replace(folder / CHECKPOINT)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """A finished run needs none."""
+    for name in (CHECKPOINT, CHECKPOINT_BEFORE):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _read(file: Path) -> Checkpoint:
+    try:
+        state, header = decode(read_bounded(file, MAXIMUM_BYTES))
+    except MessageError as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    next_round = header.get("next_round")
+    if not isinstance(next_round, int) or next_round < 1:
+        raise UserError(f"{file} is damaged: it names no round")
+    return Checkpoint(state, header)

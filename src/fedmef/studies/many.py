@@ -1,0 +1,266 @@
+"""A comparison: several methods on the same data and partition, a run for each seed, a row for all seeds."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fedmef.data import Dataset
+from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.experiment.resuming import RESUMABLE_FIELDS, changed_fields
+from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation import api as federation
+from fedmef.federation import preparation
+from fedmef.methods import find_method
+from fedmef.runs.checkpoints import has_checkpoint
+from fedmef.runs.directory import CONFIG, SUMMARY, Record, Run
+from fedmef.runs.finished import read_finished
+from fedmef.runs.signals import stop_on_signals
+
+DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
+
+DataSource = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: every method at every sparsity with every seed.
+
+    Attributes:
+        base: all other settings. A seed decides the partition, so methods with the same seed share it.
+        methods: names, or module:Class of your own.
+        seeds: each gives a run; their spread is the table's ±.
+        sparsities: dense methods ignore them and run once.
+    """
+
+    base: Experiment
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    sparsities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        named: dict[str, tuple[str | int | float, ...]] = {
+            "methods": self.methods,
+            "seeds": self.seeds,
+            "sparsities": self.sparsities,
+        }
+        for field, values in named.items():
+            if not values:
+                raise UserError(f"{field}: name at least one")
+            if twice := [value for value in values if values.count(value) > 1]:
+                raise UserError(f"{field}: {twice[0]} is there twice; leave one out")
+
+    def experiments(self) -> list[Experiment]:
+        """One for each run, in the order of the table; an unknown method is a `UserError`."""
+        base = self.base.model_dump()
+        return [
+            make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
+            for method in self.methods
+            for sparsity in ((0.0,) if find_method(method).dense else self.sparsities)
+            for seed in self.seeds
+        ]
+
+    def named_experiments(self) -> dict[str, Experiment]:
+        """The experiments by the names of their directories."""
+        return {run_name(experiment): experiment for experiment in self.experiments()}
+
+
+def run_name(experiment: Experiment) -> str:
+    """`fedmef-sparsity0.9-seed0`, or `fedavg-seed0`."""
+    sparsity = "" if find_method(experiment.method).dense else f"-sparsity{experiment.sparsity}"
+    return f"{experiment.method}{sparsity}-seed{experiment.seed}".replace(":", "-")
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that will be started, resumed or, if it is finished already, reused.
+
+    Attributes:
+        found: the run of the same experiment that is there already, if there is one.
+        dataset: the data, open; None for a finished run, which needs none.
+        overwrite: replace what is there.
+        rounds_before: how many were done before, which a resumed run need not do again.
+    """
+
+    path: Path
+    experiment: Experiment
+    found: Run | None
+    dataset: Dataset | None
+    overwrite: bool
+    rounds_before: int
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.found is not None and _is_done(self.found, self.experiment)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to its end, and why; the error itself is for --debug."""
+
+    path: Path
+    experiment: Experiment
+    reason: str
+    error: Exception | None = None
+
+
+class RunsFailedError(FedmefError):
+    """Some runs of a comparison failed; `outcomes` has all of them, the finished ones too."""
+
+    def __init__(self, outcomes: Sequence[Run | Failure]) -> None:
+        self.outcomes = list(outcomes)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        first = f"{failures[0].path.name}: {failures[0].reason}"
+        super().__init__(f"{len(failures)} of {len(outcomes)} runs failed, first {first}")
+
+
+class ComparisonWatcher(Protocol):
+    """Who wants to know how far a comparison is."""
+
+    def run_begins(self, name: str) -> None:
+        """A run starts or goes on; finished ones that are reused are not announced."""
+
+    def round_done(self, record: Record) -> None:
+        """A round of that run is done."""
+
+
+def run_comparison(
+    comparison: Comparison, out: Path, *, overwrite: bool = False, watch: ComparisonWatcher | None = None
+) -> list[Run]:
+    """Run what is not finished yet, each in its own directory under `out`, and return all runs.
+
+    A run that fails does not stop the others; `RunsFailedError` at the end has every outcome.
+    """
+    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), watch)
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
+    if len(runs) < len(outcomes):
+        raise RunsFailedError(outcomes)
+    return runs
+
+
+def plan_runs(
+    experiments: Mapping[str, Experiment], out: Path, *, overwrite: bool = False
+) -> list[PlannedRun]:
+    """What each directory under `out` needs; whatever is wrong with any of them shows here."""
+    if (out / CONFIG).is_file():
+        raise UserError(f"{out} is a run itself; choose another --out for the comparison")
+    found = {
+        name: _existing_run(out / name, experiment, overwrite) for name, experiment in experiments.items()
+    }
+    pending = [
+        experiment
+        for name, experiment in experiments.items()
+        if (run := found[name]) is None or not _is_done(run, experiment)
+    ]
+    if pending:
+        _check_writable(out)
+    for experiment in pending:
+        preparation.check_names(experiment)  # all names before the first data set, which may be a download
+    datasets: dict[DataSource, Dataset] = {}
+    for experiment in pending:
+        source = _data_source(experiment)
+        if source not in datasets:
+            datasets[source] = preparation.open_dataset(experiment)
+        preparation.build_fleet(experiment, datasets[source])
+    return [
+        PlannedRun(
+            out / name,
+            experiment,
+            found[name],
+            datasets.get(_data_source(experiment)),
+            overwrite,
+            _rounds_before(found[name]),
+        )
+        for name, experiment in experiments.items()
+    ]
+
+
+def _rounds_before(run: Run | None) -> int:
+    if run is None:
+        return 0
+    try:
+        return run.experiment.rounds if run.finished else len(run.finished_rounds())
+    except UserError:
+        return 0  # damaged: this run will fail, and the others go on
+
+
+def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None) -> list[Run | Failure]:
+    """Do what is left to do, one run after the other."""
+    outcomes: list[Run | Failure] = []
+    with stop_on_signals() as stop:
+        for planned in plan:
+            try:
+                stop.check("between two runs")
+                outcomes.append(_carry_out_one(planned, watch))
+            except FedmefError as error:
+                outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
+            except Exception as error:  # a user's own method may raise anything; the other runs go on
+                reason = f"{type(error).__name__}: {error}"
+                outcomes.append(Failure(planned.path, planned.experiment, reason, error))
+            except KeyboardInterrupt as error:
+                but = " without --overwrite" if planned.overwrite else ""
+                raise Interrupted(
+                    f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
+                    f"{len(plan)} runs finished; the same command{but} goes on with it",
+                    error.signal_number if isinstance(error, Interrupted) else signal.SIGINT,
+                ) from None
+    return outcomes
+
+
+def _carry_out_one(planned: PlannedRun, watch: ComparisonWatcher | None) -> Run:
+    if planned.found is not None and planned.finished:
+        return planned.found
+    if watch is not None:
+        watch.run_begins(planned.path.name)
+    round_done = watch.round_done if watch is not None else None
+    if planned.found is not None:
+        changes = planned.experiment.model_dump(include=set(RESUMABLE_FIELDS))
+        return federation.resume(planned.path, changes, dataset=planned.dataset, watch=round_done)
+    return federation.run(
+        planned.experiment,
+        planned.path,
+        dataset=planned.dataset,
+        overwrite=planned.overwrite,
+        watch=round_done,
+    )
+
+
+def _is_done(run: Run, experiment: Experiment) -> bool:
+    return run.finished and run.experiment.rounds == experiment.rounds
+
+
+def _check_writable(out: Path) -> None:
+    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"{out} cannot be made: {nearest} is not a folder to write in; choose another --out")
+
+
+def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | None:
+    if overwrite or not ((path / SUMMARY).is_file() or has_checkpoint(path)):
+        Run.check_free(path, overwrite=overwrite)
+        return None
+    run = Run.open(path)
+    # A longer run of the same schedule goes on with a shorter one; a schedule that follows from the number
+    # of rounds would be another.
+    longer = experiment.adjust_until is not None and experiment.rounds >= run.experiment.rounds
+    allowed = RESUMABLE_FIELDS if longer else RESUMABLE_FIELDS - {"rounds"}
+    different = changed_fields(run.experiment, experiment, allowed)
+    if different:
+        raise UserError(
+            f"{path} holds another experiment ({'; '.join(different)}); "
+            "choose another --out, or --overwrite it"
+        )
+    if run.finished:
+        read_finished(path)  # damage shows now and not after hours of training
+    return run
+
+
+def _data_source(experiment: Experiment) -> DataSource:
+    """Experiments with the same source share one open data set; only synthetic data depend on the seed."""
+    if experiment.dataset != "synthetic":
+        return (experiment.dataset,)
+    sizes = experiment.synthetic_size, experiment.synthetic_train, experiment.synthetic_test
+    return (experiment.dataset, experiment.seed, *sizes)

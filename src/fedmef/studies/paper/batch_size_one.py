@@ -1,0 +1,44 @@
+"""Figure: training with batches of a single sample."""
+
+from typing import Any
+
+from fedmef.studies.paper.base import Case, Study
+from fedmef.studies.paper.scales import Scale, settings
+
+METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
+# A step for each sample costs time.
+OWN: dict[Scale, dict[str, Any]] = {
+    "smoke": {"devices": 50},
+    "desk": {
+        "devices_per_round": 5,
+        "rounds": 6,
+        "local_epochs": 1,
+        "learning_rate_decay": 0.65,
+        "adjust_every": 2,
+        "adjust_until": 4,
+    },
+    "paper": {},
+}
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Every method of the paper."""
+    return [Case(method, {"method": method}, _settings(scale, method)) for method in METHODS]
+
+
+def _settings(scale: Scale, method: str) -> dict[str, Any]:
+    usual = settings(scale, method, **OWN[scale])
+    # Small batches bear small steps only; the paper names no other rate than its usual one.
+    smaller = 1.0 if scale == "paper" else usual["batch_size"]
+    return {**usual, "batch_size": 1, "learning_rate": usual["learning_rate"] / smaller}
+
+
+STUDY = Study(
+    name="batch_size_one",
+    source="figure of batch size 1",
+    title="Batches of one sample",
+    shows="BatchNorm has no statistics in a batch of one; NSConv needs none, so FedMef is far ahead. "
+    "The paper draws it without numbers.",
+    cases=cases,
+    remark="Below paper scale the learning rate is that of larger batches over their size.",
+)

@@ -1,0 +1,177 @@
+"""`fedmef compare` as a user meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_app import QUICK, invoke
+
+
+def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = ["fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef"]
+    out, table = tmp_path / "runs", tmp_path / "table.csv"
+    arguments = ["compare", "--methods", ",".join(methods), "--dataset", "digits", "--seeds", "2", *QUICK]
+    arguments += ["--rounds", "2", "--out", str(out)]
+    code, printed, progress = invoke(arguments, capsys, monkeypatch)
+    assert (code, progress) == (0, f"10 runs, 20 rounds to do, in {out}\n")
+    heading, *rows, where, report = printed.splitlines()
+    assert heading.split()[:2] == ["method", "sparsity"]
+    assert [row.split()[0] for row in rows] == methods
+    assert all("±" in row and len(row) <= 80 for row in rows)
+    assert where == f"10 runs in {out}"
+    assert report == f"report: {out / 'report' / 'report.html'}"
+    page = (out / "report" / "report.html").read_text()
+    for name in ("headline-table", "cost-table"):
+        assert page.partition(f'id="{name}"')[2].partition("</table>")[0].count('<tr><th scope="row"') == 5
+
+    code, printed, _ = invoke([*arguments, "--json", "--csv", str(table)], capsys, monkeypatch)
+    result = json.loads(printed)
+    assert (code, result["runs"], result["failures"]) == (0, str(out), [])
+    assert result["report"] == str(out / "report" / "report.html")
+    assert [row["method"] for row in result["rows"]] == methods
+    assert all(row["seeds"] == [0, 1] for row in result["rows"])
+    lines = table.read_text().splitlines()
+    assert lines[0].startswith("method,sparsity,seeds,")
+    assert lines[1].startswith("fedavg,0.0,0 1,,0.")
+    assert len(lines) == 6
+
+    _, again, told = invoke([*arguments, "--no-report"], capsys, monkeypatch)
+    assert again.splitlines()[-1].endswith("10 of them finished before")
+    assert told == f"10 runs, 10 of them finished before, 0 rounds to do, in {out}\n"
+
+    (out / "report" / "report.html").unlink()
+    (out / "report" / "report.html").mkdir()
+    code, printed, errors = invoke(arguments, capsys, monkeypatch)
+    assert code == 1
+    assert [row.split()[0] for row in printed.splitlines()[1:6]] == methods  # the table is not lost
+    assert "cannot write the report" in errors
+    assert errors.splitlines()[-1] == "fedmef: the table is whole, but not everything could be written"
+
+
+def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
+    import io
+
+    from rich.console import Console
+
+    from fedmef.cli.progress import ComparisonProgress
+    from fedmef.experiment.settings import Experiment
+    from fedmef.studies.many import Comparison, run_comparison
+
+    base = Experiment(width=4, devices=4, devices_per_round=2, rounds=2, local_epochs=1, engine="inline")
+    comparison = Comparison(base, ("fedavg", "fedmef"), (0,), (0.9,))
+    screen = io.StringIO()
+    rounds = {name: (0, experiment.rounds) for name, experiment in comparison.named_experiments().items()}
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    with ComparisonProgress(rounds, console) as progress:
+        run_comparison(comparison, tmp_path, watch=progress)
+    *_, overall, current, status, _show_cursor = screen.getvalue().splitlines()
+    assert "run 2 of 2" in overall
+    assert "4/4" in overall
+    assert "fedmef-sparsity0.9-seed0" in current
+    assert "2/2" in current
+    assert "accuracy" in status
+
+
+def test_the_progress_of_resumed_runs_counts_what_is_left_to_do() -> None:
+    import io
+
+    from rich.console import Console
+
+    from fedmef.cli.progress import ComparisonProgress
+
+    record = {"test_accuracy": None, "bytes_down": 0, "bytes_up": 0, "train_loss": 1.0}
+    record |= {"active_weights": None, "adjusted": False}
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
+    with ComparisonProgress({"first": (1, 3), "second": (2, 4)}, console) as progress:
+        progress.run_begins("first")
+        progress.round_done({**record, "round": 1})
+        progress.round_done({**record, "round": 2})
+        progress.run_begins("second")
+        progress.round_done({**record, "round": 2})
+    *_, overall, current, _status, _show_cursor = screen.getvalue().splitlines()
+    assert "run 2 of 2" in overall
+    assert "3/4" in overall  # 2 rounds of the first and 2 of the second were left
+    assert "3/4" in current  # 2 of its 4 were done before
+
+
+def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", "--methods", "fedavg,fedmef", *QUICK, "--rounds", "2", "--out", str(tmp_path)]
+    diverges = ["--learning-rate", "1e30"]
+    code, printed, errors = invoke([*arguments, *diverges], capsys, monkeypatch)
+    assert code == 1
+    assert "failed: fedavg-seed0: round 1: " in printed
+    assert "lower learning_rate" in printed
+    announcement, error = errors.splitlines()
+    assert announcement.startswith("2 runs, 4 rounds")
+    assert error.startswith("fedmef: ")
+    assert "of 2 runs failed" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--methods", "fedavg,fedmeff"], "did you mean 'fedmef'"),
+        (["--methods", "fedavg,,fedmef"], "--methods 'fedavg,,fedmef': an item is missing"),
+        (["--methods", ""], "--methods ''"),
+        (["--methods", "fedavg,fedavg"], "methods: fedavg is there twice"),
+        (["--methods", "fedavg", "--method", "fedmef"], "--method and --methods"),
+        (["--seeds", "2", "--seed", "1"], "--seed and --seeds"),
+        (["--sparsities", "0.5", "--sparsity", "0.9"], "--sparsity and --sparsities"),
+        (["--seeds", "0"], "--seeds 0 means 0 seeds"),
+        (["--seeds", "2024"], "--seed 2024 is that seed alone"),
+        (["--seeds", "1,one"], "seed = 'one'"),
+        (["--sparsities", "0.5,1"], "sparsity = '1'"),
+        (["--sparsities", "0.5,0.50"], "sparsities: 0.5 is there twice"),
+        (["--dataset", "cifar"], "did you mean 'cifar10'"),
+        (["--model", "resnet81"], "did you mean 'resnet18'"),
+        (["--device", "cuda:7"], "device = 'cuda:7'"),
+        (["--csv", "nowhere/table.csv"], "--csv nowhere/table.csv"),
+        (["nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_a_mistake_in_a_comparison_is_one_line_and_exit_code_two(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = invoke(["compare", *arguments], capsys, monkeypatch)
+    assert (code, printed) == (2, "")
+    assert errors.startswith("fedmef: ")
+    assert errors.count("\n") == 1
+    assert expected in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_has_a_place_of_its_own_and_refuses_another_experiment_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text("seed = 5\nsparsity = 0.5\nrounds = 1\n")
+    arguments = ["compare", "my.toml", *QUICK, "--method", "fedmef", "--seeds", "2", "--no-report"]
+    assert invoke(arguments, capsys, monkeypatch)[0] == 0
+    runs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*"))
+    folder = "runs/compare-digits-small_cnn"
+    assert runs == [f"{folder}/fedmef-sparsity0.5-seed{seed}" for seed in (5, 6)]
+
+    code, printed, errors = invoke([*arguments, "--rounds", "2"], capsys, monkeypatch)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert "rounds = 1 there, 2 here" in errors
+    assert "--overwrite" in errors
+
+
+def test_the_help_of_compare_is_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, printed, _ = invoke(["compare", "--help"], capsys, monkeypatch)
+    assert code == 0
+    assert all(option in printed for option in ("--methods", "--seeds", "--sparsities", "--csv", "--alpha"))

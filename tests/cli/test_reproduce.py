@@ -1,0 +1,169 @@
+"""`fedmef reproduce` as a user meets it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmef import studies
+from fedmef.device.training import LocalTraining
+from fedmef.errors import FedmefError
+from fedmef.methods import Extras, Plan
+from fedmef.methods.fedmef import FedMef
+from fedmef.studies import STUDIES, Scale
+from fedmef.studies.paper.base import Case
+from fedmef.studies.reproduction import ADOPTED_FILES
+from tests.cli.test_app import invoke
+
+
+class Diverging(FedMef):
+    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+        raise FedmefError("its training diverged")
+
+
+def two_cases(scale: Scale) -> list[Case]:
+    small: dict[str, Any] = {"width": 4, "devices": 4, "devices_per_round": 2, "rounds": 1, "local_epochs": 1}
+    own = f"{__name__}:{Diverging.__name__}"
+    return [
+        Case("good", {"method": "good"}, {**small, "engine": "inline"}, {"accuracy % (paper)": 78.1}),
+        Case("bad", {"method": "bad"}, {**small, "method": own, "engine": "inline"}),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_list_names_every_study(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, printed, _ = invoke(["reproduce", "--list"], capsys, monkeypatch)
+    assert code == 0
+    assert [line.split()[0] for line in printed.splitlines()] == list(STUDIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "name a study"),
+        (["tabel1"], "did you mean 'table1'"),
+        (["table1", "--scale", "papers"], "did you mean 'paper'"),
+        (["table1", "--scale", "smoke", "--seeds", "0"], "seeds = 0"),
+        (
+            ["table1", "--scale", "smoke", "--only", "sparsity0"],
+            "--only sparsity0: no run has this",
+        ),
+        (["table1", "--scale", "smoke", "--engine", "steam"], "engine = 'steam'"),
+        (["table1", "--scale", "smoke", "--device", "abacus"], "device = 'abacus'"),
+    ],
+)
+def test_a_mistake_is_a_line_and_starts_nothing(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code, printed, errors = invoke(["reproduce", *arguments], capsys, monkeypatch)
+    assert (code, printed, errors.count("\n")) == (2, "", 1)
+    assert expected in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_runs_are_reused_and_the_table_has_both_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["reproduce", "adjustment_period", "--scale", "smoke"]
+    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    assert code == 0
+    assert "(ours)" in printed
+    assert "61.94" in printed  # the paper's
+    assert "smoke scale: data digits" in printed
+    assert "The claim" not in printed  # nothing can be claimed at smoke scale
+    folder = tmp_path / "runs" / "reproduce-adjustment_period-smoke"
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
+    code, again, told = invoke(arguments, capsys, monkeypatch)
+    assert (code, again) == (0, printed)
+    assert "6 runs, 6 of them finished before, 0 rounds to do" in told
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")} == before
+
+    code, printed, errors = invoke(
+        [*arguments[:2], "--scale", "desk", "--out", str(folder)], capsys, monkeypatch
+    )
+    assert (code, printed) == (2, "")
+    assert "no part of adjustment_period at desk scale" in errors
+
+
+def test_only_some_rows_and_runs_of_another_study_are_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reproduce(study: str, *parts: str) -> tuple[dict[str, Any], str]:
+        only = [word for part in parts for word in ("--only", part)]
+        arguments = ["reproduce", study, "--scale", "smoke", "--json", *only]
+        code, printed, told = invoke(arguments, capsys, monkeypatch)
+        assert code == 0
+        return json.loads(printed), told
+
+    first, _ = reproduce("ablation", "fedmef", "fedmef_no_bae")
+    assert [row["method"] for row in first["rows"]] == ["fedmef", "fedmef_no_bae"]
+    damaged = tmp_path / "runs" / "reproduce-old-smoke" / "run"
+    damaged.mkdir(parents=True)
+    for file in ADOPTED_FILES:
+        (damaged / file).write_text("old_knob = 1")
+    _, told = reproduce("post_pruning_drop", "fedmef", "fedmef_no_bae")
+    assert "2 runs in runs are the same" in told
+    assert "2 runs, 2 of them finished before" in told
+    runs = tmp_path / "runs"
+    models = [
+        (runs / folder / "model.safetensors").read_bytes()
+        for folder in (
+            "reproduce-ablation-smoke/fedmef-sparsity0.9-seed0",
+            "reproduce-post_pruning_drop-smoke/fedmef-seed0",
+        )
+    ]
+    assert models[0] == models[1]
+    _, told = reproduce("post_pruning_drop", "fedtiny")
+    assert "the same" not in told
+
+
+def test_the_finished_table_trains_nothing_and_looks_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reproduce(*words: str) -> tuple[int, str, str]:
+        return invoke(["reproduce", *words, "--scale", "smoke"], capsys, monkeypatch)
+
+    code, _, errors = reproduce("ablation", "--finished")
+    assert (code, "none of ablation's runs is finished" in errors) == (2, True)
+    assert reproduce("ablation", "--only", "fedmef")[0] == 0
+    run = tmp_path / "runs" / "reproduce-ablation-smoke" / "fedmef-sparsity0.9-seed0"
+    (run / "model.safetensors").unlink()  # as in results/
+    files = sorted(tmp_path.rglob("*"))
+    code, printed, told = reproduce("post_pruning_drop", "--finished", "--json")
+    assert (code, told) == (0, "post_pruning_drop at smoke scale: 1 of 3 runs are finished\n")
+    drops = {
+        row["method"]: row["drop (ours)"] for row in json.loads(printed)["rows"] if row["round"] == "all"
+    }
+    assert drops["fedtiny"] is None
+    assert drops["fedmef"] is not None
+    assert sorted(tmp_path.rglob("*")) == files
+    assert "nothing to --overwrite" in reproduce("ablation", "--finished", "--overwrite")[2]
+
+
+def test_a_failed_run_leaves_the_others_in_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(STUDIES["adjustment_period"], name="broken", cases=two_cases)
+    monkeypatch.setattr(studies, "STUDIES", {"broken": broken})
+    code, printed, errors = invoke(["reproduce", "broken", "--scale", "smoke"], capsys, monkeypatch)
+    assert code == 1
+    assert "78.1" in printed
+    assert "failed: bad-seed0: its training diverged" in printed
+    assert "1 of 2 runs failed" in errors
+    code, printed, _ = invoke(["reproduce", "broken", "--scale", "smoke", "--json"], capsys, monkeypatch)
+    answer = json.loads(printed)
+    assert code == 1
+    assert [failure["reason"] for failure in answer["failures"]] == ["its training diverged"]
+    assert answer["rows"][0]["accuracy % (ours)"] is not None

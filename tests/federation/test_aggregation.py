@@ -1,0 +1,122 @@
+"""Robust aggregation: by hand, then one device in ten that lies."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedmef
+from fedmef.errors import UserError
+from fedmef.experiment.settings import Experiment
+from fedmef.federation.aggregation import clipped, combine_by, difference_norm
+from fedmef.federation.preparation import check_names
+from fedmef.methods.base import Extras, Update
+
+FIVE = [torch.tensor([[value, -value]]) for value in (1.0, 2.0, 3.0, 4.0, 1000.0)]
+ANY = [0.9, 0.025, 0.025, 0.025, 0.025]  # robust means do not look at weights
+
+
+def test_the_median_of_each_coordinate_by_hand() -> None:
+    median = combine_by("median", 0.2)
+    assert median(FIVE, ANY).tolist() == [[3.0, -3.0]]
+    assert median(FIVE[:4], ANY[:4]).tolist() == [[2.5, -2.5]]
+    assert median(FIVE[:1], ANY[:1]).tolist() == [[1.0, -1.0]]
+    assert median(FIVE[:2], ANY[:2]).tolist() == [[1.5, -1.5]]
+
+
+def test_the_trimmed_mean_by_hand() -> None:
+    assert combine_by("trimmed_mean", 0.2)(FIVE, ANY).tolist() == [[3.0, -3.0]]
+    assert combine_by("trimmed_mean", 0.0)(FIVE, ANY).tolist() == [[202.0, -202.0]]
+    assert combine_by("trimmed_mean", 0.01)(FIVE, ANY).tolist() == [[3.0, -3.0]]  # a whole device at least
+    assert combine_by("trimmed_mean", 0.21)(FIVE, ANY).tolist() == [[3.0, -3.0]]  # but never all
+    assert combine_by("trimmed_mean", 0.2)(FIVE[1:], ANY[1:]).tolist() == [[3.5, -3.5]]
+    assert combine_by("trimmed_mean", 0.2)(FIVE * 2, ANY * 2).tolist() == [[3.0, -3.0]]
+
+
+def test_the_mean_is_weighted() -> None:
+    assert combine_by("mean", 0.2)(FIVE[:2], [0.75, 0.25]).tolist() == [[1.25, -1.25]]
+
+
+def test_large_tensors_are_combined_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [torch.randn(7, 9, generator=torch.Generator().manual_seed(number)) for number in range(5)]
+    whole = combine_by("median", 0.2)(tensors, ANY)
+    monkeypatch.setattr("fedmef.federation.aggregation.COLUMNS", 4)
+    assert torch.equal(combine_by("median", 0.2)(tensors, ANY), whole)
+    assert torch.equal(whole, torch.stack(tensors).median(0).values)
+
+
+def test_clipping_scales_the_difference_and_nothing_else() -> None:
+    sent = {"a": torch.tensor([1.0, 1.0]), "b": torch.tensor([0.0])}
+    update = Update(0, 1, 0.5, {"a": torch.tensor([1.0, 4.0]), "b": torch.tensor([4.0])}, Extras())
+    assert difference_norm(update.weights, sent) == 5.0
+    assert clipped(update, sent, 5.0) is update
+    half = clipped(update, sent, 2.5)
+    assert half.weights["a"].tolist() == pytest.approx([1.0, 2.5], rel=1e-5)
+    assert half.weights["b"].tolist() == pytest.approx([2.0], rel=1e-5)
+    assert difference_norm(half.weights, sent) <= 2.5
+    assert half.weights["a"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("changes", [{"aggregation": "median"}, {"clip_norm": 1.0}, {"max_update_norm": 1.0}])
+@pytest.mark.parametrize("method", ["feddst", "zerofl"])
+def test_methods_that_merge_in_their_own_way_are_refused(method: str, changes: dict[str, Any]) -> None:
+    (field,) = changes
+    with pytest.raises(UserError, match=f"{field} and method = '{method}'"):
+        check_names(Experiment(method=method, **changes))
+
+
+SMALL: dict[str, Any] = {
+    "width": 8,
+    "devices": 6,
+    "devices_per_round": 5,
+    "local_epochs": 1,
+    "adjust_every": 1,
+    "adjust_until": 9,
+    "rounds": 2,
+    "engine": "inline",
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fl_pqsu", "fedtiny", "prunefl", "fedmef"])
+@pytest.mark.parametrize("aggregation", ["median", "trimmed_mean"])
+def test_every_other_method_trains_with_it(tmp_path: Path, method: str, aggregation: str) -> None:
+    settings = {**SMALL, "method": method, "aggregation": aggregation, "clip_norm": 5.0, "learning_rate": 0.1}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run")
+    assert len({record["active_weights"] for record in run.metrics}) == 1
+
+
+def test_an_update_above_the_norm_bound_is_rejected_and_named(tmp_path: Path) -> None:
+    settings = {**SMALL, "rounds": 1, "attackers": 0.2, "attack_scale": -1e4, "max_update_norm": 1e3}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run")
+    (rejected,) = run.metrics[0]["rejected"]
+    assert "above max_update_norm = 1000" in rejected["reason"]
+
+
+ATTACK: dict[str, Any] = {"rounds": 30, "evaluate_every": 30, "engine": "processes", "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def accuracies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    cases: dict[str, dict[str, Any]] = {
+        "honest": {},
+        "mean": {"attackers": 0.1},
+        "median": {"attackers": 0.1, "aggregation": "median"},
+        "trimmed_mean": {"attackers": 0.1, "aggregation": "trimmed_mean"},
+    }
+    folder = tmp_path_factory.mktemp("attack")
+    return {
+        name: fedmef.run(Experiment(**ATTACK, **case), folder / name).summary["test_accuracy"]
+        for name, case in cases.items()
+    }
+
+
+@pytest.mark.slow
+def test_one_attacker_in_ten_ruins_the_mean(accuracies: dict[str, float]) -> None:
+    assert accuracies["mean"] < accuracies["honest"] - 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregation", ["median", "trimmed_mean"])
+def test_a_robust_mean_bears_one_attacker_in_ten(accuracies: dict[str, float], aggregation: str) -> None:
+    assert accuracies[aggregation] > accuracies["honest"] - 0.05

@@ -1,0 +1,35 @@
+"""The runs in results/ are those of `fedmef reproduce --scale desk`; docs/results.md has their numbers."""
+
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from fedmef.experiment.resuming import changed_fields
+from fedmef.experiment.settings import MACHINE_FIELDS, read_experiment
+from fedmef.runs.directory import CONFIG
+from fedmef.runs.finished import read_finished
+from fedmef.studies import STUDIES
+from fedmef.studies.paper.base import case_of
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = sorted(file.parent for name in STUDIES for file in (ROOT / "results" / name).glob(f"*/{CONFIG}"))
+
+
+@pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: f"{run.parent.name}/{run.name}")
+def test_a_published_run_is_whole_and_the_studys_own(run: Path) -> None:
+    asked = STUDIES[run.parent.name].experiments("desk", seeds=3)[run.name]
+    assert changed_fields(read_experiment(run / CONFIG), asked, MACHINE_FIELDS) == []
+    read_finished(run)
+
+
+def test_the_page_has_the_published_accuracies() -> None:
+    rows = [line for line in (ROOT / "docs" / "results.md").read_text().splitlines() if line.startswith("|")]
+    cases = {(run.parent.name, case_of(run.name)) for run in PUBLISHED}
+    for study, case in sorted(cases):
+        runs = [run for run in PUBLISHED if (run.parent.name, case_of(run.name)) == (study, case)]
+        accuracies = [100 * read_finished(run).summary.test_accuracy for run in runs]
+        spread = f" ± {stdev(accuracies):.1f}" if len(runs) > 1 else ""
+        method = read_experiment(runs[0] / CONFIG).method
+        cell = f"| {mean(accuracies):.1f}{spread} |"
+        assert any(f"`{method}`" in row and cell in row for row in rows), (study, case, cell)
