@@ -1,15 +1,34 @@
 """Federated training of sparse convolutional networks on devices with little memory.
 
 `sparsify` makes any convolutional PyTorch network really sparse; `run` trains one over many devices.
+Each name is imported when it is first used, so that one part never loads the others.
 """
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fedmef.errors import FedmefError, Interrupted, UserError
-from fedmef.experiment.settings import Experiment
-from fedmef.federation.api import load, resume, run
-from fedmef.nn import SparseConv2d, sparsify
-from fedmef.runs.directory import Run
+if TYPE_CHECKING:
+    from fedmef.errors import FedmefError, Interrupted, UserError
+    from fedmef.experiment.settings import Experiment
+    from fedmef.federation.api import load, resume, run
+    from fedmef.nn.layers import SparseConv2d
+    from fedmef.nn.sparsify import sparsify
+    from fedmef.runs.directory import Run
+
+    __version__: str
+
+_PLACES = {
+    "Experiment": "fedmef.experiment.settings",
+    "FedmefError": "fedmef.errors",
+    "Interrupted": "fedmef.errors",
+    "Run": "fedmef.runs.directory",
+    "SparseConv2d": "fedmef.nn.layers",
+    "UserError": "fedmef.errors",
+    "load": "fedmef.federation.api",
+    "resume": "fedmef.federation.api",
+    "run": "fedmef.federation.api",
+    "sparsify": "fedmef.nn.sparsify",
+}
 
 __all__ = [
     "Experiment",
@@ -23,4 +42,15 @@ __all__ = [
     "run",
     "sparsify",
 ]
-__version__ = version("fedmef")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("fedmef")
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module 'fedmef' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

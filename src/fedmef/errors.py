@@ -17,16 +17,40 @@ class UserError(FedmefError, ValueError):
     exit_code = 2
 
 
+class SparsityError(UserError):
+    """A sparsity that leaves a layer without the weights that it needs."""
+
+
 class FedmefWarning(UserWarning):
-    """Something is not as it should be, and the work goes on."""
+    """Something is not as it should be, but the work continues."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, or another signal to stop, in the middle of a run: says how to go on with it."""
+    """Ctrl-C, or another signal to stop, in the middle of a run: says how to resume it."""
 
     def __init__(self, message: str, signal_number: int = signal.SIGINT) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+class NetworkError(FedmefError):
+    """A network as data that is not one, or arrays that do not fit it."""
+
+
+class MessageError(FedmefError):
+    """Bytes that are not a message of ours, or not one for this receiver."""
+
+
+class NotHeldError(FedmefError):
+    """A message builds on masks or a network that this device does not hold: all must be sent again."""
+
+
+class ValueRangeError(FedmefError):
+    """A value is too large for the type that values have on the wire."""
+
+
+class RejectedError(FedmefError):
+    """An update that must not touch the model; it is left out, and the others are used."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -1,1 +1,1 @@
-"""The commands: each reads its arguments, calls the library and prints."""
+"""The command line, thin: one file a command, which reads its arguments, calls the library and prints."""

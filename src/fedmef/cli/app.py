@@ -1,40 +1,60 @@
-"""The command line: its commands, and what becomes of errors."""
+"""The command line: its commands, each imported when it is used, and what becomes of errors."""
 
+import gc
 import sys
 import traceback
 import warnings
-from typing import Annotated, TextIO, cast
+from importlib import import_module
+from typing import Annotated, Any, TextIO, cast
 
 import typer
+from typer.core import TyperGroup
 
 import fedmef
-from fedmef.cli.compare import compare
-from fedmef.cli.cost import cost
-from fedmef.cli.examine import data, evaluate
-from fedmef.cli.flower import flower
-from fedmef.cli.plain_help import PlainHelp
-from fedmef.cli.plan import plan
-from fedmef.cli.report import report
-from fedmef.cli.reproduce import reproduce
-from fedmef.cli.run import run
 from fedmef.errors import FedmefError
-from fedmef.federation.collection import DeviceError
 
-# What a wrong command line raises: click's error below typer 0.26, typer's own since.
-USAGE_ERROR = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
-
+# A command's module in this package, and its first sentence: help needs no more than that.
+COMMANDS = {
+    "run": "Train over many devices. Settings come from a TOML file and from options, which win.",
+    "compare": "Train several methods on the same data and partition; ends with one table and a report.",
+    "reproduce": "Run a table or figure of the paper; ends with our numbers next to the paper's.",
+    "cost": "Memory, traffic and time of a device: the paper's estimates next to measurements.",
+    "plan": "Find the preferred setting that fits --device-memory, by measuring.",
+    "report": "Write a page and figures about finished runs: accuracy, memory, bytes, adjustments, layers.",
+    "evaluate": "Test a run's final model, from its files alone.",
+    "data": "Fetch or check a data set, and say what it holds and where.",
+    "flower": "Apps for Flower, for a fleet.",
+}
 HINT = " (--debug shows where)"
 
+
+class LazyCommands(TyperGroup):
+    """Imports a command's module when the command is asked for: `fedmef --help` answers at once."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        own: typer.Typer = import_module(f"fedmef.cli.{cmd_name}").app
+        command = typer.main.get_command(own)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
 app = typer.Typer(
+    cls=LazyCommands,
     help="Federated training of sparse convolutional networks on devices with little memory.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # see plain_help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, compare, reproduce, cost, plan, report, evaluate, data):
-    app.command(cls=PlainHelp)(command)
-app.add_typer(flower, name="flower", short_help="Apps for Flower, for a fleet.")
 
 
 @app.callback(invoke_without_command=True)
@@ -58,19 +78,24 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]  # it may stand anywhere
     warnings.showwarning = _show_warning
+    # What a wrong command line raises: click's error below typer 0.26, typer's own since.
+    usage_error = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
     try:
         code = app(arguments, standalone_mode=False)
-    except USAGE_ERROR as error:
+    except usage_error as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:
         code = _failed(f"{error}{HINT if _device_raised(error) else ''}", error.exit_code, debug)
     except Exception as error:
         code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
+    gc.freeze()  # what is left goes with the process: to search it for garbage first takes a third of a second
     sys.exit(code)
 
 
 def _device_raised(error: BaseException | None) -> bool:
     """Whether an error comes from what a device's own code raised, such as a user's method."""
+    from fedmef.federation.collection import DeviceError  # noqa: PLC0415  (only when something failed)
+
     while isinstance(error, FedmefError):
         error = error.__cause__
     return isinstance(error, DeviceError)

@@ -2,20 +2,21 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedmef.cli.progress import ComparisonProgress
+from fedmef.cli.progress import ManyRunsProgress
 from fedmef.costs.step import Shape
 from fedmef.errors import FedmefError, Interrupted, UserError
-from fedmef.federation.simulated.faults import read_fault_plan
+from fedmef.experiment.faults import read_fault_plan
+from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
-from fedmef.studies.many import ComparisonWatcher, Failure, PlannedRun, carry_out
+from fedmef.runs.watchers import Watcher
+from fedmef.studies.many import Failure, PlannedRun, carry_out
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Tensorboard = Annotated[
@@ -48,16 +49,13 @@ class StoppedError(FedmefError):
         self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
 
 
-def carry_out_shown(
-    plan: Sequence[PlannedRun],
-    watcher: Callable[[ComparisonWatcher], ComparisonWatcher] = lambda shown: shown,
-) -> list[Run | Failure]:
-    """Carry out runs under one progress display, which `watcher` may add another watcher to."""
+def carry_out_shown(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
+    """Carry out runs under one progress display."""
     pending = [run for run in plan if not run.finished]
     rounds = {run.path.name: (run.rounds_before, run.experiment.rounds) for run in pending}
     try:
-        with ComparisonProgress(rounds, Console(stderr=True)) as progress:
-            return carry_out(plan, watcher(progress))
+        with ManyRunsProgress(rounds, Console(stderr=True)) as progress:
+            return carry_out(plan, [progress, *watchers])
     except Interrupted as error:
         raise StoppedError(error) from None
 
@@ -85,6 +83,19 @@ def given_images(image_shape: str | None, classes: int | None) -> tuple[Shape, i
     return (channels, height, width), DEFAULT_CLASSES if classes is None else classes
 
 
+def items_of(option: str, text: str) -> tuple[str, ...]:
+    """The items of an option that takes several."""
+    items = tuple(item.strip() for item in text.split(","))
+    if not all(items):
+        raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
+    return items
+
+
+def sparsities_of(text: str) -> tuple[float, ...]:
+    """Checked as a single sparsity is."""
+    return tuple(make_experiment({"sparsity": item}).sparsity for item in items_of("--sparsities", text))
+
+
 def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
     """What is about to happen, in a line, on a terminal or not."""
     rounds = sum(run.experiment.rounds - run.rounds_before for run in plan if not run.finished)
@@ -93,31 +104,9 @@ def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
 
 
 def finished_before(plan: Sequence[PlannedRun]) -> str:
-    """`, 3 of them finished before`, or nothing; to be asked before the others are."""
+    """`, 3 of them finished before`, or nothing. Ask before the plan is carried out."""
     reused = sum(run.finished for run in plan)
     return f", {reused} of them finished before" if reused else ""
-
-
-@contextmanager
-def noting(problems: list[str], what: str) -> Iterator[None]:
-    """Note what cannot be written instead of raising: a table that took hours is not lost for it."""
-    try:
-        yield
-    except FedmefError as error:
-        problems.append(str(error))
-    except OSError as error:
-        problems.append(f"{what}: {error.strerror or error}")
-
-
-@contextmanager
-def waiting() -> Iterator[Callable[[str], None]]:
-    """A line on a terminal that says what is being waited for; give it the words."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda words: None
-        return
-    with console.status("") as status:
-        yield lambda words: status.update(f"{words} …")
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:

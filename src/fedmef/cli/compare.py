@@ -3,7 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,19 +19,22 @@ from fedmef.cli.common import (
     announce,
     carry_out_shown,
     finished_before,
-    noting,
+    items_of,
     print_failures,
     raise_failures,
     reasons,
+    sparsities_of,
     with_fault_plan,
 )
 from fedmef.cli.options import with_experiment_options
+from fedmef.cli.plain_help import command_app
 from fedmef.cli.report import report_comparison
 from fedmef.cli.tables import comparison_table, table_notes
 from fedmef.errors import FedmefError, UserError
-from fedmef.experiment.settings import make_experiment, read_experiment
+from fedmef.experiment.files import read_experiment
+from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
-from fedmef.runs.tensorboard import EventFiles, WatchersTogether, check_tensorboard
+from fedmef.runs.tensorboard import EventFiles, check_tensorboard
 from fedmef.studies.many import DEFAULT_METHODS, Comparison, Failure, plan_runs
 from fedmef.studies.rows import Row, summarize_comparison
 from fedmef.wire.files import write_atomically
@@ -38,11 +42,11 @@ from fedmef.wire.files import write_atomically
 
 @dataclass(frozen=True)
 class _SideOutputs:
-    """What a comparison writes beside its table."""
+    """What a comparison writes as well as its table."""
 
     out: Path
     csv_file: Path | None
-    events: EventFiles | None
+    without_events: set[Path]  # runs that were finished before, whose event files are asked for
     with_report: bool
 
     def write(self, rows: Sequence[Row], outcomes: Sequence[Run | Failure]) -> tuple[Path | None, list[str]]:
@@ -52,9 +56,9 @@ class _SideOutputs:
             with noting(problems, f"--csv {self.csv_file}"):
                 write_atomically(self.csv_file, _csv(rows).encode())
         for finished in outcomes:
-            if self.events is not None and isinstance(finished, Run):
+            if isinstance(finished, Run) and finished.path in self.without_events:
                 with noting(problems, f"--tensorboard {finished.path}"):
-                    self.events.write_finished(finished)
+                    EventFiles().write_finished(finished)
         if self.with_report:
             with noting(problems, "the report"):
                 page = report_comparison(outcomes, self.out)
@@ -120,23 +124,13 @@ def compare(
     plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
     announce("", plan, out)
     reused = finished_before(plan)
-    events = EventFiles()
+    events, unwritten = EventFiles(), {run.path for run in plan if run.finished}
     try:
-        outcomes = carry_out_shown(
-            plan, lambda shown: WatchersTogether(shown, events, out) if tensorboard else shown
-        )
+        outcomes = carry_out_shown(plan, [events] if tensorboard else [])
     finally:
         events.close()
-    side_outputs = _SideOutputs(out, csv_file, events if tensorboard else None, with_report)
+    side_outputs = _SideOutputs(out, csv_file, unwritten if tensorboard else set(), with_report)
     _print_comparison(outcomes, side_outputs, f"{len(plan)} runs in {out}{reused}", as_json)
-
-
-def items_of(option: str, text: str) -> tuple[str, ...]:
-    """The items of an option that takes several."""
-    items = tuple(item.strip() for item in text.split(","))
-    if not all(items):
-        raise UserError(f"{option} '{text}': an item is missing; write them with a comma between two")
-    return items
 
 
 def _seeds(text: str, first: int) -> tuple[int, ...]:
@@ -149,9 +143,15 @@ def _seeds(text: str, first: int) -> tuple[int, ...]:
     return tuple(range(first, first + count))
 
 
-def sparsities_of(text: str) -> tuple[float, ...]:
-    """Checked as a single sparsity is."""
-    return tuple(make_experiment({"sparsity": item}).sparsity for item in items_of("--sparsities", text))
+@contextmanager
+def noting(problems: list[str], what: str) -> Iterator[None]:
+    """Note what cannot be written instead of raising: a table that took hours is not lost for it."""
+    try:
+        yield
+    except FedmefError as error:
+        problems.append(str(error))
+    except OSError as error:
+        problems.append(f"{what}: {error.strerror or error}")
 
 
 def _print_comparison(
@@ -181,7 +181,7 @@ def _print_comparison(
         typer.echo(f"fedmef: {problem}", err=True)
     raise_failures(failures, len(outcomes))
     if problems:
-        raise FedmefError("the table is whole, but not everything could be written")
+        raise FedmefError("the table is complete, but not everything could be written")
 
 
 def _csv(rows: Sequence[Row]) -> str:
@@ -194,3 +194,6 @@ def _csv(rows: Sequence[Row]) -> str:
             [" ".join(map(str, value)) if isinstance(value, tuple) else value for value in values]
         )
     return text.getvalue()
+
+
+app = command_app(compare)

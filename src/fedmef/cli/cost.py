@@ -1,34 +1,40 @@
-"""`fedmef cost`: what a device needs, estimated by the paper's formulas beside what is measured."""
+"""`fedmef cost`: what a device needs, estimated by the paper's formulas next to what is measured."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
-from fedmef.cli.common import AsJson, Classes, ImageShape, given_images, print_notes, wide_console
-from fedmef.cli.compare import items_of, sparsities_of
-from fedmef.cli.cost_paper import print_paper
+from fedmef.cli.common import (
+    AsJson,
+    Classes,
+    ImageShape,
+    given_images,
+    items_of,
+    print_notes,
+    sparsities_of,
+    wide_console,
+)
 from fedmef.cli.options import with_experiment_options
+from fedmef.cli.plain_help import command_app
+from fedmef.costs.facts import network_facts
 from fedmef.costs.step import Shape
 from fedmef.costs.table import CostRow, Task, cost_rows
-from fedmef.data.progress import with_progress
+from fedmef.data.load import known_facts
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation.preparation import check_names, open_dataset
 from fedmef.methods import METHODS
+from fedmef.models.initial import plain_network
 from fedmef.studies.many import Comparison
 
-# Shape, classes and training images of what need not be fetched to be known.
-KNOWN_DATA: dict[str, tuple[tuple[int, int, int], int, int]] = {
-    "cifar10": ((3, 32, 32), 10, 50_000),
-    "cinic10": ((3, 32, 32), 10, 90_000),
-    "tiny_imagenet": ((3, 64, 64), 200, 100_000),
-}
 PAPER_SAMPLES = 500  # of a device: CIFAR-10's images over 100 devices
 
 
@@ -47,21 +53,13 @@ def cost(
         typer.Option(metavar="N", help="Images that a device has (default: an even share; 500 for a shape)."),
     ] = None,
     measure: Annotated[bool, typer.Option(help="Measure too: some seconds for each row.")] = True,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="The paper's Table 1 and dense comparison beside our estimates.")
-    ] = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
-    """Memory, traffic and time of a device: the paper's estimates beside measurements, for all methods."""
+    """Memory, traffic and time of a device: the paper's estimates next to measurements, for all methods."""
     if as_json and as_csv:
         raise UserError("--json and --csv: leave one of them out")
-    if paper:
-        if as_csv:
-            raise UserError("--csv: --paper prints text or --json")
-        print_paper(as_json)
-        return
     for one, many in (("method", methods), ("sparsity", sparsities)):
         if one in overrides and many is not None:
             raise UserError(f"--{one} and its plural say the same thing; leave one of them out")
@@ -73,10 +71,20 @@ def cost(
         seeds=(base.seed,),
         sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
     )
-    for experiment in comparison.experiments():
+    experiments = comparison.experiments()
+    for experiment in experiments:
         check_names(experiment)
     task = _task(base, given_images(image_shape, classes), samples)
-    rows = cost_rows(comparison, task, measured=measure, shown=_with_bar)
+    facts = network_facts(plain_network(base, task.image_shape, task.classes))
+    console = Console(stderr=True)
+    shown = track(
+        experiments,
+        "measuring",
+        console=console,
+        transient=True,
+        disable=not (measure and console.is_terminal),
+    )
+    rows = list(cost_rows(shown, facts, task, measured=measure))
     if as_json:
         typer.echo(json.dumps({**asdict(task), "batch_size": base.batch_size, "rows": _flat(rows)}))
     elif as_csv:
@@ -90,17 +98,13 @@ def _task(base: Experiment, images: tuple[Shape, int] | None, samples: int | Non
         raise UserError(f"--samples {samples}: a device has at least 1 image")
     if images is not None:
         return Task(*images, samples or PAPER_SAMPLES)
-    if base.dataset in KNOWN_DATA:
-        dimensions, number, train = KNOWN_DATA[base.dataset]
+    known = known_facts(base.dataset)
+    if known is not None:
+        shape, number, train = known.shape, known.classes, known.train
     else:
         dataset = open_dataset(base)
-        channels, height, width = dataset.shape
-        dimensions, number, train = (channels, height, width), dataset.classes, len(dataset.train)
-    return Task(dimensions, number, samples or max(1, train // base.devices))
-
-
-def _with_bar(experiments: Sequence[Experiment]) -> Iterator[Experiment]:
-    return with_progress(experiments, "measuring")
+        shape, number, train = dataset.shape, dataset.classes, len(dataset.train)
+    return Task(shape, number, samples or max(1, train // base.devices))
 
 
 def _flat(rows: Sequence[CostRow]) -> list[dict[str, Any]]:
@@ -158,3 +162,6 @@ def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task) -> None:
 
 def _megabytes(count: float | None) -> str:
     return "-" if count is None else f"{count / 1e6:.4g}"
+
+
+app = command_app(cost)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedmef.cli.plain_help import PlainHelp
+from fedmef.cli.plain_help import SETTINGS, PlainHelp
 from fedmef.errors import UserError
 
-flower = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.")
+app = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.", **SETTINGS)
 
 # Files of the template that are not modules, and where they go.
 TEXTS = {
@@ -22,18 +22,21 @@ TEXTS = {
 }
 
 
-@flower.callback()
+@app.callback()
 def apps() -> None:
     """A group has a callback, or its only command would take its name."""
 
 
-@flower.command(cls=PlainHelp)
+@app.command(cls=PlainHelp)
 def new(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
 ) -> None:
-    """Write a Flower app: put your network and your data into the two functions of its task.py."""
+    """Write a Flower app: put your network into its model.py and your data into its data.py."""
     package = write_app(directory)
-    typer.echo(f"{directory}: your network and data go into {package}/task.py; README.md says how to run it")
+    typer.echo(
+        f"{directory}: your network goes into {package}/model.py, your data into {package}/data.py; "
+        "README.md says how to run it"
+    )
 
 
 def write_app(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""Command-line options for every knob of an experiment, made from its fields: one place to add a knob."""
+"""Command-line options for every setting of an experiment, made from its fields: one place to add one."""
 
 import inspect
 from collections.abc import Callable

@@ -1,14 +1,23 @@
 """Help as plain text: rich's tables cut the names of options when a terminal is narrow."""
 
+from collections.abc import Callable
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
+
+SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": None,
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 
 class PlainHelp(TyperCommand):
     """A command whose options stand under the headings of their panels."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: D102
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (record := parameter.get_help_record(ctx)) is None:
@@ -22,6 +31,9 @@ class PlainHelp(TyperCommand):
             with formatter.section(panel):
                 formatter.write_dl(records)
 
-    def get_short_help_str(self, limit: int = 0) -> str:
-        """The first sentence, whole: it is wrapped, and need not be cut."""
-        return super().get_short_help_str(limit=1000)
+
+def command_app(command: Callable[..., None]) -> typer.Typer:
+    """A command as an app of its own."""
+    app = typer.Typer(**SETTINGS)
+    app.command(cls=PlainHelp)(command)
+    return app

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from fedmef.cli.common import AsJson, Classes, ImageShape, given_images, waiting
+from fedmef.cli.common import AsJson, Classes, ImageShape, given_images
 from fedmef.cli.options import with_experiment_options
-from fedmef.cli.progress import human_bytes
+from fedmef.cli.plain_help import command_app
+from fedmef.cli.progress import Waiting
 from fedmef.costs.limit import MARGIN
 from fedmef.costs.plan import Candidate, plan_memory
-from fedmef.experiment.settings import make_experiment, read_experiment
+from fedmef.costs.units import human_bytes
+from fedmef.experiment.files import read_experiment
+from fedmef.experiment.settings import make_experiment
 from fedmef.federation.preparation import check_names, open_dataset
 
 
@@ -40,8 +44,11 @@ def plan(
     if images is None:
         dataset = open_dataset(experiment)
         images = dataset.shape, dataset.classes
-    with waiting() as tell:
-        candidates = plan_memory(experiment, *images, [*overrides.keys() - {"batch_size"}], tell)
+    waiting = Waiting(Console(stderr=True))
+    try:
+        candidates = plan_memory(experiment, *images, [*overrides.keys() - {"batch_size"}], waiting.tell)
+    finally:
+        waiting.stop()
     if as_json:
         typer.echo(json.dumps({"device_memory": experiment.device_memory, "ranked": _rows(candidates)}))
         return
@@ -83,3 +90,6 @@ def run_command(config: Path | None, overrides: Mapping[str, Any], best: Candida
 def _rows(candidates: list[Candidate]) -> list[dict[str, Any]]:
     best = next(candidate for candidate in candidates if candidate.fits)
     return [asdict(candidate) | {"chosen": candidate is best} for candidate in candidates]
+
+
+app = command_app(plan)

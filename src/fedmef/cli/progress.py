@@ -16,14 +16,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedmef.runs.directory import Record
+from fedmef.costs.units import human_bytes
+from fedmef.runs.directory import Run
+from fedmef.runs.records import Round
+from fedmef.runs.watchers import Watcher
 
 
-class RunProgress:
-    """A bar of rounds and a line of what the last one gave. Used as a context manager, fed round by round."""
+class RunProgress(Watcher):
+    """A bar of rounds and a line of what the last one gave, from the run's beginning to the block's end."""
 
-    def __init__(self, title: str, rounds: int, console: Console, before: Sequence[Record] = ()) -> None:
-        """`before` are the records of rounds that a resumed run already has."""
+    def __init__(self, console: Console) -> None:
+        self._waiting = Waiting(console)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -34,103 +37,110 @@ class RunProgress:
             console=console,
             speed_estimate_period=86_400,  # rich looks back 30 s, in which a round may not end
         )
-        self._task = self._bar.add_task(title, total=rounds, completed=len(before))
+        self._task = self._bar.add_task("", visible=False)
         self._accuracy: float | None = None
-        self._down = sum(record["bytes_down"] for record in before)
-        self._up = sum(record["bytes_up"] for record in before)
+        self._down = self._up = 0
         self._live = (
             Live(Group(self._bar), console=console, refresh_per_second=4) if console.is_terminal else None
         )
 
-    def round_done(self, record: Record) -> None:
-        """Show a finished round."""
-        self._accuracy = record["test_accuracy"] if record["test_accuracy"] is not None else self._accuracy
-        self._down += record["bytes_down"]
-        self._up += record["bytes_up"]
-        self._bar.update(self._task, completed=record["round"] + 1)
+    def tell(self, words: str) -> None:
+        """Say what is being waited for, before the run begins."""
+        self._waiting.tell(words)
+
+    def run_begins(self, run: Run) -> None:
+        before, experiment = run.finished_rounds(), run.experiment
+        self._show_run(f"{experiment.method} on {experiment.dataset}", experiment.rounds, before)
+
+    def round_done(self, record: Round) -> None:
+        self._accuracy = record.test_accuracy if record.test_accuracy is not None else self._accuracy
+        self._down += record.bytes_down
+        self._up += record.bytes_up
+        self._bar.update(self._task, completed=record.number)
         if self._live is not None:
             self._live.update(Group(self._bar, Text(self._status(record), style="dim")))
 
-    def _status(self, record: Record) -> str:
-        loss = record["train_loss"]
+    def _show_run(self, title: str, rounds: int, before: Sequence[Round]) -> None:
+        self._bar.reset(self._task, total=rounds, completed=len(before), description=title, visible=True)
+        self._accuracy = None
+        self._down = sum(record.bytes_down for record in before)
+        self._up = sum(record.bytes_up for record in before)
+        self._waiting.stop()
+        if self._live is not None:
+            self._live.start()
+            self._live.update(Group(self._bar))  # the line was the last run's
+
+    def _status(self, record: Round) -> str:
+        loss = record.train_loss
         parts = ["loss is not finite" if loss is None else f"loss {loss:.3f}"]
         if self._accuracy is not None:
             parts.append(f"accuracy {self._accuracy:.1%}")
-        if record["active_weights"]:
-            parts.append(f"active weights {record['active_weights']:,}")
+        if record.active_weights:
+            parts.append(f"active weights {record.active_weights:,}")
         parts.append(f"down {human_bytes(self._down)}, up {human_bytes(self._up)}")
-        if record.get("epsilon") is not None:
-            parts.append(f"ε {record['epsilon']:.2f}")
-        for failed in ("lost", "rejected"):
-            if record.get(failed):
-                parts.append(f"{len(record[failed])} updates {failed}")
-        if record["adjusted"]:
-            parts.append(f"adjusted {record['exchanged_weights']:,} weights")
+        if record.epsilon is not None:
+            parts.append(f"ε {record.epsilon:.2f}")
+        for failed, what in ((record.lost, "lost"), (record.rejected, "rejected")):
+            if failed:
+                parts.append(f"{len(failed)} updates {what}")
+        if record.adjusted:
+            parts.append(f"adjusted {record.exchanged_weights:,} weights")
         return " · ".join(parts)
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._waiting.stop()
         if self._live is not None:
             self._live.stop()
 
 
-class ComparisonProgress(RunProgress):
+class ManyRunsProgress(RunProgress):
     """A bar of all rounds of many runs, above the bar and the line of the current one."""
 
     def __init__(self, rounds: Mapping[str, tuple[int, int]], console: Console) -> None:
-        """Of every run the rounds that were done before, and all of them."""
+        """For every run, by the name of its directory, the rounds that were done before, and all of them."""
+        super().__init__(console)
+        self._bar.remove_task(self._task)
         to_do = sum(of - done for done, of in rounds.values())
-        super().__init__(f"{len(rounds)} runs", to_do, console)
-        self._rounds = rounds
-        self._all = self._task
+        self._all = self._bar.add_task(f"{len(rounds)} runs", total=to_do)
         self._task = self._bar.add_task("", visible=False)
+        self._rounds = rounds
         self._rounds_before = 0
         if not rounds:
             self._live = None
 
-    def run_begins(self, name: str) -> None:
-        """Show that this run is the current one; it may begin in the middle, or the last one have failed."""
+    def run_begins(self, run: Run) -> None:
+        """It may begin in the middle, or the last one have failed."""
         names = list(self._rounds)
-        number = names.index(name)
+        number = names.index(run.path.name)
         earlier = sum(of - done for done, of in list(self._rounds.values())[:number])
         self._bar.update(self._all, description=f"run {number + 1} of {len(names)}", completed=earlier)
-        done, of = self._rounds[name]
-        self._rounds_before = earlier - done
-        self._bar.reset(self._task, total=of, completed=done, description=name, visible=True)
-        self._accuracy, self._down, self._up = None, 0, 0
-        if self._live is not None:
-            self._live.update(Group(self._bar))  # the line was the last run's
+        before = run.finished_rounds()
+        self._rounds_before = earlier - len(before)
+        self._show_run(run.path.name, run.experiment.rounds, before)
 
-    def round_done(self, record: Record) -> None:
-        """Show a finished round of the current run."""
+    def round_done(self, record: Round) -> None:
         super().round_done(record)
-        self._bar.update(self._all, completed=self._rounds_before + record["round"] + 1)
+        self._bar.update(self._all, completed=self._rounds_before + record.number)
 
 
-def byte_unit(largest: float) -> tuple[float, str]:
-    """The unit in which a column of such numbers is shown: its size and its name."""
-    for size, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if largest >= size:
-            return size, name
-    return 1, "B"
+class Waiting:
+    """A line on a terminal that says what is being waited for."""
 
+    def __init__(self, console: Console) -> None:
+        self._status = console.status("") if console.is_terminal else None
 
-def in_unit(count: float, size: float) -> str:
-    """A number of such a column: no digit too many, and none that makes it 0."""
-    share = count / size
-    return f"{share:.0f}" if size == 1 else f"{share:.1f}" if share >= 1 else f"{share:.2g}"
+    def tell(self, words: str) -> None:
+        """Show these words from now on."""
+        if self._status is not None:
+            self._status.start()
+            self._status.update(f"{words} …")
 
-
-def human_bytes(count: float) -> str:
-    """`12,345,678` → `12.3 MB`: decimal units, as the paper uses."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from fedmef.cli.plain_help import command_app
 from fedmef.errors import FedmefError
 from fedmef.report.reading import FoundRuns, LeftOut, read_runs
+from fedmef.report.writing import FIGURES, default_place, write_report
 from fedmef.runs.directory import Run
 from fedmef.studies.many import Failure
 
@@ -18,13 +20,11 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Run directories, or directories of runs.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write (default: report/ beside the runs).")
+        Path | None, typer.Option(metavar="DIR", help="Where to write (default: report/ next to the runs).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Write a page and figures about finished runs: accuracy, measured memory, bytes, adjustments, layers."""
-    from fedmef.report.writing import FIGURES, default_place, write_report  # noqa: PLC0415  (see below)
-
     found = read_runs(runs)
     _warn(found.left_out)
     page = write_report(found, out or default_place(runs))
@@ -41,9 +41,6 @@ def report(
 
 def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | None:
     """The report of a comparison, in `out/report`; None when no run was finished."""
-    # Commands without a report need not wait for matplotlib.
-    from fedmef.report.writing import write_report  # noqa: PLC0415
-
     found = read_runs([outcome.path for outcome in outcomes if isinstance(outcome, Run)])
     if not found.runs:
         return None
@@ -60,3 +57,6 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
 def _warn(left_out: Sequence[LeftOut]) -> None:
     for left in left_out:
         typer.echo(f"fedmef: left out: {left}", err=True)
+
+
+app = command_app(report)

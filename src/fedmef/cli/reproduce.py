@@ -17,19 +17,21 @@ from fedmef.cli.common import (
     reasons,
     wide_console,
 )
+from fedmef.cli.plain_help import command_app
+from fedmef.cli.tables import study_table
 from fedmef.errors import UserError
 from fedmef.runs.directory import Run
-from fedmef.studies import SCALES, STUDIES, find_scale, find_study
-from fedmef.studies.many import Failure, plan_runs
-from fedmef.studies.reproduction import (
+from fedmef.studies import STUDIES, find_study
+from fedmef.studies.adoption import (
     adopt_finished,
-    caption,
     check_directory,
     chosen_cases,
     default_directory,
     find_finished,
-    study_table,
 )
+from fedmef.studies.many import Failure, plan_runs
+from fedmef.studies.paper.base import caption
+from fedmef.studies.paper.scales import SCALES, find_scale
 
 
 def reproduce(
@@ -56,29 +58,30 @@ def reproduce(
     finished: Annotated[
         bool,
         typer.Option(
-            "--finished", help="Train nothing: the table of what is finished, in --out or beside it."
+            "--finished", help="Train nothing: the table of what is finished, in --out or next to it."
         ),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Repeat every run, even a finished one.")
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
-    device: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, inline, processes or flower.")] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="Worker processes.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a table or figure of the paper; ends with our numbers beside the paper's.
+    """Run a table or figure of the paper; ends with our numbers next to the paper's.
 
-    Finished runs in --out, or of other studies beside it, are reused and interrupted ones resumed.
+    Finished runs in --out, or of other studies next to it, are reused and interrupted ones resumed.
     """
     if show_list:
-        print_facts({study.name: f"{study.title} ({study.source})" for study in STUDIES.values()}, as_json)
+        studies = [find_study(known) for known in STUDIES]
+        print_facts({study.name: f"{study.title} ({study.source})" for study in studies}, as_json)
         return
     if name is None:
         raise UserError("reproduce: name a study; fedmef reproduce --list shows them")
     study, scale = find_study(name), find_scale(scale_name)
-    machine = {"data_dir": data_dir, "device": device, "engine": engine, "workers": workers}
+    machine = {"data_dir": data_dir, "accelerator": accelerator, "engine": engine, "workers": workers}
     given = {field: value for field, value in machine.items() if value is not None}
     experiments = chosen_cases(study.experiments(scale, seeds, given), only or [])
     out = out or default_directory(study, scale)
@@ -89,7 +92,7 @@ def reproduce(
         outcomes = find_finished(experiments, out)
         there = sum(run is not None for run in outcomes.values())
         if not there:
-            raise UserError(f"none of {study.name}'s runs is finished in {out} or beside it")
+            raise UserError(f"none of {study.name}'s runs is finished in {out} or next to it")
         typer.echo(f"{study.name} at {scale} scale: {there} of {len(outcomes)} runs are finished", err=True)
     else:
         check_directory(study, scale, out)
@@ -110,3 +113,6 @@ def reproduce(
         typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
         print_failures(failures)
     raise_failures(failures, len(outcomes))
+
+
+app = command_app(reproduce)

@@ -19,15 +19,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fedmef.costs.facts import Layer, Network
+from fedmef.costs.facts import LayerFacts, NetworkFacts
 from fedmef.experiment.settings import Experiment
 from fedmef.methods.zerofl import ZeroFL
 from fedmef.sparsity import AdjustmentSchedule, Distribution, active_count, adjustment_count, layer_counts
-from fedmef.wire.sizes import choose_scheme, index_bits, scheme_bits
+from fedmef.wire.schemes import choose_scheme, index_bits, scheme_bits
 
-Storage = Literal[
-    "bitmap", "paper"
-]  # at every density, as Table 1 has it; or the rule that the appendix states
+# A bitmap at every density, as Table 1 has it; or the rule that the appendix states.
+Storage = Literal["bitmap", "paper"]
 
 VALUE_BITS = 32
 
@@ -203,7 +202,7 @@ def estimate(method: str, terms: Terms) -> Estimate | None:
     return Estimate(*(formula(terms) for formula in FORMULAS[method]))
 
 
-def find_terms(network: Network, setting: Setting, storage: Storage = "bitmap") -> Terms:
+def find_terms(network: NetworkFacts, setting: Setting, storage: Storage = "bitmap") -> Terms:
     """The value of every symbol for this network and setting."""
     sparse = {name: layer for name, layer in network.layers.items() if layer.sparse}
     active = layer_counts(
@@ -242,14 +241,13 @@ def find_terms(network: Network, setting: Setting, storage: Storage = "bitmap") 
     )
 
 
-def _stored(layers: Mapping[str, Layer], counts: Mapping[str, int], storage: Storage) -> float:
+def _stored(layers: Mapping[str, LayerFacts], counts: Mapping[str, int], storage: Storage) -> float:
     return sum(
-        _bytes(storage, layer.size, counts[name], VALUE_BITS, layer.rows, layer.columns)
-        for name, layer in layers.items()
+        _bytes(storage, counts[name], VALUE_BITS, layer.rows, layer.columns) for name, layer in layers.items()
     )
 
 
-def _pruned_activations(network: Network, setting: Setting, storage: Storage) -> float:
+def _pruned_activations(network: NetworkFacts, setting: Setting, storage: Storage) -> float:
     """Pruned inputs as a sparse matrix with a row for each image; the others as they are."""
     batch, whole, pruned = setting.batch_size, network.activations * setting.batch_size, 0.0
     for layer in network.layers.values():
@@ -257,12 +255,12 @@ def _pruned_activations(network: Network, setting: Setting, storage: Storage) ->
             elements = layer.inputs * batch
             whole -= elements
             kept = active_count(elements, setting.activation_sparsity)
-            pruned += _bytes(storage, elements, kept, setting.cache_bits, batch, layer.inputs)
+            pruned += _bytes(storage, kept, setting.cache_bits, batch, layer.inputs)
     return whole * VALUE_BITS / 8 + pruned
 
 
-def _bytes(storage: Storage, size: int, nonzero: int, bits: int, rows: int, columns: int) -> float:
-    if nonzero == size:
-        return size * bits / 8  # nothing is pruned: there are no positions to store
-    scheme = choose_scheme(storage, size, nonzero, bits, rows, columns)
-    return scheme_bits(scheme, size, nonzero, bits, rows, columns) / 8
+def _bytes(storage: Storage, nonzero: int, bits: int, rows: int, columns: int) -> float:
+    if nonzero == rows * columns:
+        return nonzero * bits / 8  # nothing is pruned: there are no positions to store
+    scheme = choose_scheme(storage, nonzero, bits, rows, columns)
+    return scheme_bits(scheme, nonzero, bits, rows, columns) / 8

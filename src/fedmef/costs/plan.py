@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmef.cli.progress import human_bytes
-from fedmef.costs.limit import MARGIN, Tell, ignored_knobs, needed_memory, silent
+from fedmef.costs.limit import MARGIN, Tell, ignored_settings, needed_memory
 from fedmef.costs.step import Shape
-from fedmef.errors import FedmefError, UserError
+from fedmef.costs.units import human_bytes
+from fedmef.errors import FedmefError, SparsityError, UserError
 from fedmef.experiment.settings import Experiment
 
 BATCH_DIVISORS = (1, 2, 4, 8)
 
-# Each knob's values, from what is preferred and heavy to what is light; the first knob matters most.
+# Each setting's values, from what is preferred and heavy to what is light; the first setting matters most.
 PREFERENCES: Mapping[str, tuple[Any, ...]] = {
     "sparsity": (0.5, 0.8, 0.9, 0.95, 0.98),
     "activation_sparsity": (0.5, 0.8, 0.9, 0.95),
@@ -39,6 +39,7 @@ class Candidate:
     Attributes:
         needed: bytes; None when it could not be measured.
         problem: why not: it cannot be built, or its process died, perhaps of too much.
+        starved: its sparsity leaves a layer without weights.
     """
 
     sparsity: float
@@ -48,6 +49,7 @@ class Candidate:
     needed: int | None
     fits: bool
     problem: str | None = None
+    starved: bool = False
 
 
 def plan_memory(
@@ -55,47 +57,49 @@ def plan_memory(
     shape: Shape,
     classes: int,
     fixed: Sequence[str] = (),
-    tell: Tell = silent,
+    tell: Tell = lambda words: None,
 ) -> list[Candidate]:
     """All settings that were tried, in the order of preference; the first that fits is the plan.
 
-    The experiment's batch size is the largest that is tried; knobs in `fixed` stay as the experiment has
+    The experiment's batch size is the largest that is tried; settings in `fixed` stay as the experiment has
     them, and so do those that mean nothing to its method. Raises `UserError` when nothing fits.
     """
     limit = experiment.device_memory
     if limit is None:
         raise UserError("device_memory: say how much a device has, such as --device-memory 96MB")
     batches = [experiment.batch_size // divisor for divisor in BATCH_DIVISORS]
-    knobs: dict[str, tuple[Any, ...]] = {
+    choices: dict[str, tuple[Any, ...]] = {
         **PREFERENCES,
         "batch_size": tuple(dict.fromkeys(max(1, size) for size in batches)),
     }
-    settled = {*fixed, *ignored_knobs(experiment)}
-    knobs |= {name: (getattr(experiment, name),) for name in settled if name in knobs}
+    settled = {*fixed, *ignored_settings(experiment)}
+    choices |= {name: (getattr(experiment, name),) for name in settled if name in choices}
     measured: dict[tuple[int, ...], Candidate] = {}
 
     def fits(ranks: tuple[int, ...]) -> bool:
         if ranks not in measured:
-            setting = {name: values[rank] for (name, values), rank in zip(knobs.items(), ranks, strict=True)}
+            setting = {
+                name: values[rank] for (name, values), rank in zip(choices.items(), ranks, strict=True)
+            }
             tell(", ".join(f"{name} = {value}" for name, value in setting.items()))
             measured[ranks] = _measure(experiment, setting, shape, classes, limit)
         return measured[ranks].fits
 
     def lightest() -> tuple[int, ...]:
-        return tuple(len(values) - 1 for values in knobs.values())
+        return tuple(len(values) - 1 for values in choices.values())
 
     while not fits(lightest()):
         least = measured[lightest()]
-        if not _starved(least) or len(knobs["sparsity"]) == 1:
+        if not least.starved or len(choices["sparsity"]) == 1:
             raise _nothing_fits(experiment, limit, least)
-        knobs["sparsity"] = knobs["sparsity"][:-1]  # a lower one leaves every layer more weights
+        choices["sparsity"] = choices["sparsity"][:-1]  # a lower one leaves every layer more weights
     chosen = [*lightest()]
-    for knob, known in enumerate(lightest()):
+    for setting, known in enumerate(lightest()):
 
-        def with_rank(rank: int, knob: int = knob) -> bool:
-            return fits((*chosen[:knob], rank, *chosen[knob + 1 :]))
+        def with_rank(rank: int, setting: int = setting) -> bool:
+            return fits((*chosen[:setting], rank, *chosen[setting + 1 :]))
 
-        chosen[knob] = _most_preferred(known, with_rank)
+        chosen[setting] = _most_preferred(known, with_rank)
     return [measured[ranks] for ranks in sorted(measured)]
 
 
@@ -113,7 +117,7 @@ def _most_preferred(known: int, fits: Callable[[int], bool]) -> int:
 
 def _nothing_fits(experiment: Experiment, limit: int, least: Candidate) -> UserError:
     """The error when not even the lightest setting that can be built fits, or none can be built."""
-    if _starved(least):
+    if least.starved:
         hint = "; --distribution erk leaves small layers more weights"
         return UserError(
             f"no setting can be built: {least.problem}{hint if experiment.distribution == 'uniform' else ''}"
@@ -127,16 +131,12 @@ def _nothing_fits(experiment: Experiment, limit: int, least: Candidate) -> UserE
     )
 
 
-def _starved(candidate: Candidate) -> bool:
-    """Whether its sparsity leaves a layer without weights."""
-    return candidate.problem is not None and candidate.problem.startswith("sparsity")
-
-
 def _measure(
     experiment: Experiment, setting: Mapping[str, Any], shape: Shape, classes: int, limit: int
 ) -> Candidate:
     try:
         needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
     except FedmefError as error:  # a sparsity that leaves a layer without weights, or a process that died
-        return Candidate(**setting, needed=None, fits=False, problem=str(error))
+        starved = isinstance(error, SparsityError)
+        return Candidate(**setting, needed=None, fits=False, problem=str(error), starved=starved)
     return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmef.errors import FedmefError, UserError
+from fedmef.errors import FedmefError, SparsityError, UserError
 from fedmef.experiment.settings import Experiment
 
 STEPS = 3  # after fewer, the smallest blocks have not found their place yet: a few per cent less
@@ -21,25 +21,18 @@ class StepCost:
     """Bytes and seconds of a training step of one device.
 
     `peak` and `peak_resident` are the most of an ordinary round and of one that adjusts, where the method has
-    such rounds: extrusion and growth scores included. `peak` counts tensors, by PyTorch's own allocator.
-    `peak_resident` is the whole process above one that has imported the libraries and trained a toy, messages
-    included, and with freed memory given back to the system as a device with `device_memory` does it.
-
-    The parts are not all alive at one moment, so that they may add up to more than `peak`.
+    such rounds: extrusion and growth scores included. `peak_resident` is the whole process above one that has
+    imported the libraries and trained a toy, messages included, and with freed memory given back to the
+    system as a device with `device_memory` does it.
 
     Attributes:
-        parameters: parameters, masks and other buffers.
-        gradients: of all parameters, at the end of a backward pass.
-        optimizer: the optimiser's state.
-        cache: kept by autograd between forward and backward.
-        peak: most bytes of tensors alive at once, all the above and the batch included.
+        parameters, gradients, cache, peak: see `fedmef.costs.tensors.TensorCost`.
         peak_resident: most resident memory.
         seconds: of a training step, the median.
     """
 
     parameters: int
     gradients: int
-    optimizer: int
     cache: int
     peak: int
     peak_resident: int
@@ -49,7 +42,7 @@ class StepCost:
 def measure_step(
     experiment: Experiment, image_shape: tuple[int, int, int], classes: int, *, steps: int = STEPS
 ) -> StepCost:
-    """Train a device of the experiment for so many steps, on random images, in a process of its own.
+    """Train a device of the experiment for this many steps, on random images, in a process of its own.
 
     The experiment's own batch size, model and method; one thread, on the CPU. Raises `UserError` for what is
     wrong with the experiment and `FedmefError` when the process dies.
@@ -60,11 +53,8 @@ def measure_step(
 
 
 def measure_device_memory(experiment: Experiment, image_shape: tuple[int, int, int], classes: int) -> int:
-    """Peak resident memory of a device from building its model to its last answer, in bytes.
-
-    Like `StepCost.peak_resident`, but with the building, which makes the dense network first.
-    """
-    return int(_ask("device_memory", experiment, image_shape, classes, STEPS)["device_memory"])
+    """`StepCost.peak_resident` alone, which is quicker to measure."""
+    return int(_ask("memory", experiment, image_shape, classes, STEPS)["peak_resident"])
 
 
 def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: int) -> dict[str, Any]:
@@ -75,7 +65,7 @@ def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: i
         "classes": classes,
         "steps": steps,
     }
-    # The worker finds what this process finds, a user's own modules included.
+    # The process finds what this one finds, a user's own modules included.
     surroundings = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
@@ -96,5 +86,5 @@ def _ask(what: str, experiment: Experiment, shape: Shape, classes: int, steps: i
         )
     answer: dict[str, Any] = json.loads(finished.stdout)
     if "mistake" in answer:
-        raise UserError(answer["mistake"])
+        raise (SparsityError if answer["of_sparsity"] else UserError)(answer["mistake"])
     return answer

@@ -1,19 +1,14 @@
-"""A row for each method and sparsity: what the paper's formulas say beside what was measured."""
+"""A row for each method and sparsity: what the paper's formulas say next to what was measured."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
-from fedmef.costs.facts import network_facts
+from fedmef.costs.facts import NetworkFacts
 from fedmef.costs.step import StepCost, measure_step
 from fedmef.costs.traffic import MeasuredExchange, measure_exchange
-from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
-from fedmef.models import build_model
-from fedmef.studies.many import Comparison
-
-Shown = Callable[[Sequence[Experiment]], Iterable[Experiment]]
 
 
 @dataclass(frozen=True)
@@ -59,38 +54,17 @@ class CostRow:
         return facts | {f"measured_exchange_{name}": value for name, value in exchange.items()}
 
 
-def cost_rows(comparison: Comparison, task: Task, *, measured: bool, shown: Shown) -> list[CostRow]:
-    """The table; `shown` may show progress over the experiments that are measured one after the other."""
-    experiments = comparison.experiments()
-    return list(_rows(shown(experiments) if measured else experiments, comparison.base, task, measured))
-
-
-def _rows(
-    experiments: Iterable[Experiment], base: Experiment, task: Task, measured: bool
+def cost_rows(
+    experiments: Iterable[Experiment], facts: NetworkFacts, task: Task, *, measured: bool
 ) -> Iterator[CostRow]:
-    dense = build_model(
-        base.model,
-        classes=task.classes,
-        channels=task.image_shape[0],
-        width=base.width,
-        stem=base.stem,
-        seed=base.seed,
-    )
-    try:
-        network = network_facts(dense, task.image_shape)
-    except UserError:
-        raise
-    except Exception as error:  # a user's own network may raise anything
-        raise UserError(
-            f"model '{base.model}' cannot take images of shape {list(task.image_shape)}: {error}"
-        ) from error
+    """The table, row by row; `facts` are those of the experiments' network before a method prepares it."""
     for experiment in experiments:
         setting = Setting.of(experiment, task.samples)
         yield CostRow(
             experiment.method,
             experiment.sparsity,
-            estimate(experiment.method, find_terms(network, setting, "bitmap")),
-            estimate(experiment.method, find_terms(network, setting, "paper")),
+            estimate(experiment.method, find_terms(facts, setting, "bitmap")),
+            estimate(experiment.method, find_terms(facts, setting, "paper")),
             measure_step(experiment, task.image_shape, task.classes) if measured else None,
             measure_exchange(experiment, task.image_shape, task.classes) if measured else None,
         )

@@ -1,16 +1,14 @@
 """Bytes of the real messages between the server and one device, measured in a round of the method's own."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from fedmef.data import Dataset, Split
+from fedmef.costs.noise import noise_model, noise_samples
+from fedmef.device.backend import backend_for
 from fedmef.device.device import Device
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines import prepared_model
-from fedmef.federation.server import Server
-from fedmef.methods import Plan, build_method
+from fedmef.methods import find_method
+from fedmef.wire.broadcast import encode_broadcast
+from fedmef.wire.job import Job
 
 FEWEST_IMAGES = 32  # fewer leave pruned positions of small maps without a gradient, and fewer scores to send
 
@@ -19,7 +17,7 @@ FEWEST_IMAGES = 32  # fewer leave pruned positions of small maps without a gradi
 class MeasuredExchange:
     """Lengths of messages, down to a device and up from it.
 
-    Of a device that holds no masks of earlier rounds, which is the most that a round takes.
+    Of a device that holds no masks or network of earlier rounds, which is the most that a round takes.
 
     Attributes:
         down, up: in a round that does not adjust.
@@ -44,7 +42,9 @@ class MeasuredExchange:
         return self.down_adjusting + self.up_adjusting
 
 
-def measure_exchange(experiment: Experiment, image_shape: Sequence[int], classes: int) -> MeasuredExchange:
+def measure_exchange(
+    experiment: Experiment, image_shape: tuple[int, int, int], classes: int
+) -> MeasuredExchange:
     """Send a device of the experiment its model, let it take a step on noise, and take its answer.
 
     One batch of the experiment's size, or of 32 images if that is more. How long a device trains makes no
@@ -53,28 +53,21 @@ def measure_exchange(experiment: Experiment, image_shape: Sequence[int], classes
     images = max(experiment.batch_size, FEWEST_IMAGES)
     short = experiment.model_copy(
         update={
-            **{"device": "cpu", "local_epochs": 1, "batch_size": images, "augment": False},
+            **{"accelerator": "cpu", "local_epochs": 1, "batch_size": images, "augment": False},
             "learning_rate": 1e-3,  # a step on noise must not diverge
         }
     )
-    method = build_method(short)
-    dataset = _noise(images, image_shape, classes)
-    model = prepared_model(short, method, classes, image_shape[0])
-    server = Server(method, model)
-    device = Device(0, method, model, dataset, torch.arange(images))
+    model, method = noise_model(short, image_shape, classes), find_method(short.method)()
+    backend = backend_for(short, model.network)
+    device = Device(
+        0, noise_samples(images, image_shape, classes), lambda _: backend, find_method=find_method
+    )
 
-    def exchanged(plan: Plan) -> tuple[int, int]:
-        message = server.broadcast(plan, [0])[0]
+    def exchanged(job: Job) -> tuple[int, int]:
+        message = encode_broadcast(model, job)
         return len(message), len(device.train(message))
 
-    ordinary = exchanged(method.plan(0))
-    plan = method.plan(short.adjust_every)
-    adjusting = exchanged(plan) if plan.adjusts else (None, None)
-    return MeasuredExchange(*ordinary, *adjusting)
-
-
-def _noise(count: int, image_shape: Sequence[int], classes: int) -> Dataset:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (count, *image_shape), generator=generator, dtype=torch.uint8)
-    split = Split(images, torch.arange(count) % classes)
-    return Dataset("noise", split, split, classes)
+    adjusting = method.job(short, short.adjust_every)
+    return MeasuredExchange(
+        *exchanged(method.job(short, 0)), *(exchanged(adjusting) if adjusting.adjusts else (None, None))
+    )

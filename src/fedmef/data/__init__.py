@@ -1,6 +1,5 @@
-"""Data sets, their partition over devices, and batches of them."""
+"""Data sets as NumPy arrays, and their partition over devices."""
 
-from fedmef.data.batches import augment, batches, to_input
 from fedmef.data.dataset import Dataset, Split
 from fedmef.data.load import DATASETS, default_data_dir, load_dataset
 from fedmef.data.partition import dirichlet_partition, iid_partition
@@ -11,11 +10,8 @@ __all__ = [
     "Dataset",
     "Split",
     "SyntheticImages",
-    "augment",
-    "batches",
     "default_data_dir",
     "dirichlet_partition",
     "iid_partition",
     "load_dataset",
-    "to_input",
 ]

@@ -1,13 +1,13 @@
 """A data set's official archive: found unpacked, or found packed, or downloaded."""
 
+import hashlib
+import sys
+import tarfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
 
-import pooch
-
-from fedmef.data.progress import download_bar, say
-from fedmef.data.unpack import unpack
 from fedmef.data.whole_folder import whole_folder
 from fedmef.errors import FedmefError, UserError
 
@@ -42,7 +42,10 @@ def obtain(archive: Archive, data_dir: Path, *, download: bool) -> Path:
 
 
 def _is_intact(packed: Path, md5: str) -> bool:
-    return packed.is_file() and pooch.file_hash(str(packed), alg="md5") == md5
+    if not packed.is_file():
+        return False
+    with packed.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest() == md5
 
 
 def _missing(archive: Archive, folder: Path, packed: Path) -> UserError:
@@ -58,17 +61,18 @@ def _missing(archive: Archive, folder: Path, packed: Path) -> UserError:
 
 
 def _download(archive: Archive, packed: Path) -> None:
-    say(f"downloading {archive.url} to {packed}")
+    import pooch  # noqa: PLC0415  (needed once in a data set's life)
+
+    print(f"downloading {archive.url} to {packed}", file=sys.stderr)
     pooch.get_logger().setLevel("WARNING")  # it would say the same again
     try:
-        with download_bar() as bar:
-            pooch.retrieve(
-                archive.url,
-                known_hash=f"md5:{archive.md5}",
-                fname=packed.name,
-                path=packed.parent,
-                downloader=pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 18),
-            )
+        pooch.retrieve(
+            archive.url,
+            known_hash=f"md5:{archive.md5}",
+            fname=packed.name,
+            path=packed.parent,
+            downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 18),
+        )
     # requests' errors are OSErrors; ValueError is pooch's for a wrong hash.
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -79,9 +83,18 @@ def _download(archive: Archive, packed: Path) -> None:
 
 
 def _unpack(packed: Path, folder: Path) -> None:
-    say(f"unpacking {packed} to {folder}")
+    """Unpack an archive whose md5 was right, so that it holds nothing but what was published."""
+    print(f"unpacking {packed} to {folder}", file=sys.stderr)
     with whole_folder(folder) as unfinished:
-        unpack(packed, unfinished)
+        try:
+            if packed.suffix == ".zip":
+                with zipfile.ZipFile(packed) as zipped:
+                    zipped.extractall(unfinished)
+            else:
+                with tarfile.open(packed, "r:gz") as tar:
+                    tar.extractall(unfinished, filter="data")
+        except OSError as error:
+            raise UserError(f"cannot unpack {packed} ({error}): make room in {folder.parent}") from error
         # Most archives hold one folder of that name; CINIC-10's holds its contents.
         inner = unfinished / folder.name
         if inner.is_dir():

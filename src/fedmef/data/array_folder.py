@@ -2,26 +2,26 @@
 
 import os
 import tokenize
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedmef.data.whole_folder import whole_folder
 from fedmef.errors import UserError
+from fedmef.sparsity.arrays import Array
 
 DESCRIPTION = "description.json"
 
 
-def write_folder(folder: Path, arrays: dict[str, Tensor], description: str) -> None:
+def write_folder(folder: Path, arrays: Mapping[str, Array], description: str) -> None:
     """Write arrays and a description to a new folder."""
     if folder.exists():
         raise UserError(f"{folder} exists already: delete it, or write elsewhere")
     with whole_folder(folder) as unfinished:
         for name, array in arrays.items():
             with (unfinished / f"{name}.npy").open("wb") as file:
-                np.save(file, np.ascontiguousarray(array.numpy()), allow_pickle=False)
+                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
                 # Without this a power cut may leave the new name with pages that were never written.
                 os.fsync(file.fileno())
         (unfinished / DESCRIPTION).write_text(description, encoding="utf-8")
@@ -37,11 +37,11 @@ def read_description(folder: Path) -> str:
         raise damaged(folder / DESCRIPTION, error) from error
 
 
-def map_array(folder: Path, name: str) -> Tensor:
-    """One array, mapped copy-on-write: all processes share its pages, and torch may call it writable."""
+def map_array(folder: Path, name: str) -> Array:
+    """One array, mapped from its file: all processes share its pages."""
     file = folder / f"{name}.npy"
     try:
-        return torch.from_numpy(np.lib.format.open_memmap(file, mode="c"))
+        return np.lib.format.open_memmap(file, mode="r")
     except (OSError, ValueError, TypeError, SyntaxError, tokenize.TokenError) as error:
         raise damaged(file, error) from error
 

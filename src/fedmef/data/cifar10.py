@@ -1,27 +1,26 @@
-"""CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 photographs of 32×32 in 10 classes, from its Python pickles."""
+"""CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 photographs of 32x32 in 10 classes, from its Python pickles."""
 
+import hashlib
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pooch
-import torch
-from torch import Tensor
 
 from fedmef.data.archive import Archive
 from fedmef.data.dataset import Dataset, Split
-from fedmef.data.pickled_arrays import read_pickled_arrays
+from fedmef.data.facts import Facts
 from fedmef.errors import UserError
 
+FACTS = Facts(shape=(3, 32, 32), classes=10, train=50_000)
 ARCHIVE = Archive(
     dataset="cifar10",
     url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     md5="c58f30108f718f92721af3b95e74349a",
     folder="cifar-10-batches-py",
 )
-
-
-# A batch in another's place is well-formed too, and would put test images into the training data.
+# Checked before anything is unpickled: a pickle can run code. A batch in another's place would be well-formed
+# too, and put test images into the training data.
 PUBLISHED_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -32,28 +31,26 @@ PUBLISHED_MD5 = {
 }
 
 
-def read_cifar10(
-    folder: Path, batch_count: int = 10_000, published: Mapping[str, str] = PUBLISHED_MD5
-) -> Dataset:
-    """The data set from the folder of its pickles, each of `batch_count` images and as published."""
-    names = [f"data_batch_{number}" for number in range(1, 6)]
-    parts = [_read_batch(folder / name, batch_count, published.get(name)) for name in names]
-    images, labels = zip(*parts, strict=True)
-    test = _read_batch(folder / "test_batch", batch_count, published.get("test_batch"))
-    return Dataset("cifar10", Split(torch.cat(images), torch.cat(labels)), Split(*test), classes=10)
+def read_cifar10(folder: Path, published: Mapping[str, str] = PUBLISHED_MD5) -> Dataset:
+    """The data set from the folder of its pickles, each as published."""
+    *train, test = (_read_batch(folder / name, md5) for name, md5 in published.items())
+    images, labels = (
+        np.concatenate([getattr(part, name) for part in train]) for name in ("images", "labels")
+    )
+    return Dataset("cifar10", Split(images, labels), test, FACTS.classes)
 
 
-def _read_batch(file: Path, count: int, md5: str | None) -> tuple[Tensor, Tensor]:
-    remedy = f"delete the folder {file.parent} and run `fedmef data cifar10`"
-    content = read_pickled_arrays(file, remedy)
-    if md5 is not None and pooch.file_hash(str(file), alg="md5") != md5:
-        raise UserError(f"{file} is not the published file (its md5 is not {md5}): {remedy}")
-    images, labels = content.get(b"data"), content.get(b"labels")
-    if not (isinstance(images, np.ndarray) and images.shape == (count, 3 * 32 * 32)):
-        shape = list(images.shape) if isinstance(images, np.ndarray) else type(images).__name__
-        raise UserError(f"{file}: 'data' is {shape}, not [{count}, {3 * 32 * 32}]: {remedy}")
-    if not (
-        isinstance(labels, list) and len(labels) == count and all(label in range(10) for label in labels)
-    ):
-        raise UserError(f"{file}: 'labels' is not a list of {count} numbers in 0..9: {remedy}")
-    return torch.from_numpy(images.reshape(count, 3, 32, 32).copy()), torch.tensor(labels, dtype=torch.int64)
+def _read_batch(file: Path, md5: str) -> Split:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror}): {_remedy(file)}") from None
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        raise UserError(f"{file} is not the published file (its md5 is not {md5}): {_remedy(file)}")
+    batch = pickle.loads(content, encoding="bytes")
+    images = np.ascontiguousarray(batch[b"data"]).reshape(-1, *FACTS.shape)
+    return Split(images, np.array(batch[b"labels"], dtype=np.int64))
+
+
+def _remedy(file: Path) -> str:
+    return f"delete the folder {file.parent} and run `fedmef data cifar10`"

@@ -5,13 +5,15 @@
 
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from fedmef.data.archive import Archive
 from fedmef.data.dataset import Dataset, Split
+from fedmef.data.facts import Facts
 from fedmef.data.image_files import decode_images
 from fedmef.errors import UserError
 
+FACTS = Facts(shape=(3, 32, 32), classes=10, train=90_000)
 ARCHIVE = Archive(
     dataset="cinic10",
     url="https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
@@ -37,5 +39,5 @@ def _read_part(folder: Path, class_count: int) -> Split:
                 f"delete the folder {folder.parent} and run `fedmef data cinic10`"
             )
         files += found
-    labels = torch.arange(len(CLASSES)).repeat_interleave(class_count)
+    labels = np.arange(len(CLASSES)).repeat(class_count)
     return Split(decode_images(files, 32, "PNG", f"CINIC-10 {folder.name}"), labels)

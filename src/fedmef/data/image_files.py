@@ -1,26 +1,26 @@
 """Decoding many small image files into one array."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
+from rich.progress import track
 
-from fedmef.data.progress import with_progress
 from fedmef.errors import UserError
+from fedmef.sparsity.arrays import Bytes
 
 
-def decode_images(files: Sequence[Path], size: int, image_format: str, description: str) -> Tensor:
+def decode_images(files: Sequence[Path], size: int, image_format: str, description: str) -> Bytes:
     """Square RGB images, uint8 [N, 3, size, size]; grey ones are made RGB."""
     images = np.empty((len(files), 3, size, size), dtype=np.uint8)
-    for index, file in enumerate(with_progress(files, description)):
+    for index, file in enumerate(track(files, description, disable=not sys.stderr.isatty())):
         images[index] = _decode(file, size, image_format).transpose(2, 0, 1)
-    return torch.from_numpy(images)
+    return images
 
 
-def _decode(file: Path, size: int, image_format: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _decode(file: Path, size: int, image_format: str) -> Bytes:
     try:
         with Image.open(file, formats=[image_format]) as image:
             # Before decoding: the header of a damaged file may promise gigabytes.

@@ -1,43 +1,49 @@
 """Finding a data set by its name: built in, on disk, downloaded, or a user's own."""
 
 import os
-from collections.abc import Callable
+import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from fedmef.data import cifar10, cinic10, tiny_imagenet
-from fedmef.data.archive import Archive, obtain
 from fedmef.data.dataset import Dataset
 from fedmef.data.digits import read_digits
-from fedmef.data.progress import say
+from fedmef.data.facts import Facts
 from fedmef.data.synthetic import SyntheticImages
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment.names import load_object
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked for besides the name."""
+class FromFiles:
+    """A data set that is downloaded once: its module has FACTS, an ARCHIVE, and a function that reads it."""
 
-    data_dir: Path
-    download: bool
-    synthetic: SyntheticImages
+    module: str
+    reader: str
+
+    def part(self, name: str) -> Any:
+        """Something of the module, which is imported now: archives and images need packages of their own."""
+        return getattr(import_module(f"fedmef.data.{self.module}"), name)
 
 
-DATASETS: dict[str, Callable[[Request], Dataset]] = {
-    "digits": lambda _: read_digits(),
-    "cifar10": lambda request: _from_files(cifar10.ARCHIVE, cifar10.read_cifar10, request),
-    "cinic10": lambda request: _from_files(cinic10.ARCHIVE, cinic10.read_cinic10, request),
-    "tiny_imagenet": lambda request: _from_files(
-        tiny_imagenet.ARCHIVE, tiny_imagenet.read_tiny_imagenet, request
-    ),
-    "synthetic": lambda request: request.synthetic.make(),
+FILES = {
+    "cifar10": FromFiles("cifar10", "read_cifar10"),
+    "cinic10": FromFiles("cinic10", "read_cinic10"),
+    "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
+DATASETS = ("digits", *FILES, "synthetic")
 
 
 def default_data_dir() -> Path:
     """FEDMEF_DATA if it is set, otherwise ~/.cache/fedmef."""
     return Path(os.environ.get("FEDMEF_DATA") or "~/.cache/fedmef").expanduser()
+
+
+def known_facts(name: str) -> Facts | None:
+    """What is known of a data set without fetching it."""
+    facts: Facts | None = FILES[name].part("FACTS") if name in FILES else None
+    return facts
 
 
 def load_dataset(
@@ -53,19 +59,24 @@ def load_dataset(
     """
     if ":" in name:
         return _from_user(name)
-    if name not in DATASETS:
+    if name == "digits":
+        return read_digits()
+    if name == "synthetic":
+        return (synthetic or SyntheticImages()).make()
+    if name not in FILES:
         raise unknown_name("dataset", name, DATASETS)
-    return DATASETS[name](
-        Request((data_dir or default_data_dir()).expanduser(), download, synthetic or SyntheticImages())
-    )
+    return _from_files(FILES[name], (data_dir or default_data_dir()).expanduser(), download)
 
 
-def _from_files(archive: Archive, read: Callable[[Path], Dataset], request: Request) -> Dataset:
-    prepared = request.data_dir / f"{archive.dataset}.prepared"
+def _from_files(source: FromFiles, data_dir: Path, download: bool) -> Dataset:
+    archive = source.part("ARCHIVE")
+    prepared = data_dir / f"{archive.dataset}.prepared"
     if not prepared.exists():
-        source = obtain(archive, request.data_dir, download=request.download)
-        dataset = read(source)
-        say(f"preparing {prepared} from {source}")
+        from fedmef.data.archive import obtain  # noqa: PLC0415  (what is prepared needs no pooch)
+
+        folder = obtain(archive, data_dir, download=download)
+        dataset: Dataset = source.part(source.reader)(folder)
+        print(f"preparing {prepared} from {folder}", file=sys.stderr)
         dataset.write(prepared)
     return Dataset.open(prepared)
 

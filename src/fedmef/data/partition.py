@@ -3,17 +3,13 @@
 import math
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from fedmef.errors import UserError
-from fedmef.experiment.randomness import numpy_generator
+from fedmef.experiment.randomness import generator_for
+from fedmef.sparsity.arrays import Integers
 
-Owners = npt.NDArray[np.int64]  # [N]: the device of each sample
 
-
-def dirichlet_partition(labels: Tensor, devices: int, alpha: float, seed: int) -> list[Tensor]:
+def dirichlet_partition(labels: Integers, devices: int, alpha: float, seed: int) -> list[Integers]:
     """Sorted sample indices of each device: every sample once, and no device without one.
 
     Each class is spread over the devices in proportions drawn from Dir(α): the smaller α, the fewer
@@ -22,11 +18,10 @@ def dirichlet_partition(labels: Tensor, devices: int, alpha: float, seed: int) -
     if not (math.isfinite(alpha) and alpha > 0):
         raise UserError(f"alpha = {alpha}: it must be a positive number; 0.5 is usual, 100 is nearly even")
     _check_devices(devices, len(labels))
-    generator = numpy_generator(seed, "dirichlet partition")
-    classes = labels.numpy()
-    owners = np.empty(len(classes), dtype=np.int64)
-    for label in np.unique(classes):
-        samples = generator.permutation(np.flatnonzero(classes == label))
+    generator = generator_for(seed, "dirichlet partition")
+    owners = np.empty(len(labels), dtype=np.int64)  # the device of each sample
+    for label in np.unique(labels):
+        samples = generator.permutation(np.flatnonzero(labels == label))
         proportions = generator.dirichlet(np.full(devices, alpha))
         ends = np.rint(proportions.cumsum() * len(samples)).astype(np.int64)
         ends[-1] = len(samples)
@@ -35,11 +30,11 @@ def dirichlet_partition(labels: Tensor, devices: int, alpha: float, seed: int) -
     return _indices_of_each(owners, devices)
 
 
-def iid_partition(labels: Tensor, devices: int, seed: int) -> list[Tensor]:
+def iid_partition(labels: Integers, devices: int, seed: int) -> list[Integers]:
     """Sorted sample indices of each device, random, with sizes that differ by one at most."""
     _check_devices(devices, len(labels))
     owners = np.arange(len(labels)) % devices
-    numpy_generator(seed, "iid partition").shuffle(owners)
+    generator_for(seed, "iid partition").shuffle(owners)
     return _indices_of_each(owners, devices)
 
 
@@ -48,7 +43,7 @@ def _check_devices(devices: int, samples: int) -> None:
         raise UserError(f"devices = {devices}: it must be in 1..{samples}, as there are {samples} samples")
 
 
-def _fill_empty_devices(owners: Owners, devices: int, generator: np.random.Generator) -> None:
+def _fill_empty_devices(owners: Integers, devices: int, generator: np.random.Generator) -> None:
     counts = np.bincount(owners, minlength=devices)
     for empty in np.flatnonzero(counts == 0):
         largest = counts.argmax()
@@ -57,7 +52,7 @@ def _fill_empty_devices(owners: Owners, devices: int, generator: np.random.Gener
         counts[empty] = 1
 
 
-def _indices_of_each(owners: Owners, devices: int) -> list[Tensor]:
+def _indices_of_each(owners: Integers, devices: int) -> list[Integers]:
     by_device = np.argsort(owners, kind="stable")  # stable, so that each device's indices stay sorted
     ends = np.bincount(owners, minlength=devices).cumsum()
-    return [torch.from_numpy(indices.copy()) for indices in np.split(by_device, ends[:-1])]
+    return [indices.copy() for indices in np.split(by_device, ends[:-1])]

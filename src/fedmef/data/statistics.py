@@ -2,23 +2,24 @@
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from fedmef.sparsity.arrays import Bytes
 
 CHUNK = 1024  # images at a time: counting copies them to 64 bits
 
 
-def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [C] and standard deviation [C] of uint8 images [N, C, H, W], divided by 255."""
+def channel_statistics(images: Bytes) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images [N, C, H, W], divided by 255."""
     moments = [_moments(_histogram(images[:, channel])) for channel in range(images.shape[1])]
     means, stds = zip(*moments, strict=True)
-    return torch.tensor(means), torch.tensor(stds)
+    return means, stds
 
 
-def _histogram(pixels: Tensor) -> list[int]:
-    counts = torch.zeros(256, dtype=torch.int64)
+def _histogram(pixels: Bytes) -> list[int]:
+    counts = np.zeros(256, dtype=np.int64)
     for start in range(0, len(pixels), CHUNK):
-        counts += torch.bincount(pixels[start : start + CHUNK].reshape(-1), minlength=256)
+        counts += np.bincount(pixels[start : start + CHUNK].reshape(-1), minlength=256)
     return [int(count) for count in counts]
 
 

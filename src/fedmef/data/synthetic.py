@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from fedmef.data.dataset import Dataset, Split
 from fedmef.errors import UserError
-from fedmef.experiment.randomness import torch_generator
+from fedmef.experiment.randomness import generator_for
+from fedmef.sparsity.arrays import Array
 
 CHUNK = 1024  # images at a time: the noise is drawn in 32 bits
+GRID = 4  # random points of a picture, down and across
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,29 @@ class SyntheticImages:
 
     def make(self) -> Dataset:
         """The data set; the same options always make the same one."""
-        grid = torch.randn(
-            self.classes, self.shape[0], 4, 4, generator=torch_generator(self.seed, "templates")
-        )
-        templates = F.interpolate(grid, size=self.shape[1:], mode="bilinear", align_corners=False)
+        channels, height, width = self.shape
+        generator = generator_for(self.seed, "templates")
+        grid = generator.standard_normal((self.classes, channels, GRID, GRID))
+        templates = (_smoothing(height) @ grid @ _smoothing(width).T).astype(np.float32)
         train, test = (self._split(templates, part, count) for part, count in self._counts())
         return Dataset("synthetic", train, test, self.classes)
 
     def _counts(self) -> tuple[tuple[str, int], tuple[str, int]]:
         return ("train", self.train), ("test", self.test)
 
-    def _split(self, templates: Tensor, part: str, count: int) -> Split:
-        generator = torch_generator(self.seed, "synthetic images", part)
-        labels = (torch.arange(count) % self.classes)[torch.randperm(count, generator=generator)]
-        images = torch.empty(count, *self.shape, dtype=torch.uint8)
+    def _split(self, templates: Array, part: str, count: int) -> Split:
+        generator = generator_for(self.seed, "synthetic images", part)
+        labels = generator.permutation(np.arange(count) % self.classes)
+        images = np.empty((count, *self.shape), dtype=np.uint8)
         for start in range(0, count, CHUNK):
             chosen = templates[labels[start : start + CHUNK]]
-            noise = torch.randn(chosen.shape, generator=generator)
-            images[start : start + CHUNK] = (128 + 32 * (chosen + noise)).clamp(0, 255).to(torch.uint8)
+            noise = generator.standard_normal(chosen.shape, dtype=np.float32)
+            images[start : start + CHUNK] = (128 + 32 * (chosen + noise)).clip(0, 255)
         return Split(images, labels)
+
+
+def _smoothing(size: int) -> Array:
+    """[size, GRID]: linear interpolation between the centres of the grid's cells."""
+    places = ((np.arange(size) + 0.5) * GRID / size - 0.5).clip(0, GRID - 1)
+    weights: Array = np.maximum(0.0, 1 - np.abs(places[:, None] - np.arange(GRID)))
+    return weights

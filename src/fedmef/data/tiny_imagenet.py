@@ -5,13 +5,15 @@ Its own test images have no public labels, so `val` is tested on. Labels follow 
 
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from fedmef.data.archive import Archive
 from fedmef.data.dataset import Dataset, Split
+from fedmef.data.facts import Facts
 from fedmef.data.image_files import decode_images
 from fedmef.errors import UserError
 
+FACTS = Facts(shape=(3, 64, 64), classes=200, train=100_000)
 ARCHIVE = Archive(
     dataset="tiny_imagenet",
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -40,7 +42,7 @@ def _read_train(folder: Path, label_of: dict[str, int], class_count: int) -> Spl
         if len(found) != class_count:
             raise _wrong(folder / name / "images", f"holds {len(found)} JPEG files, not {class_count}")
         files += found
-    labels = torch.arange(len(label_of)).repeat_interleave(class_count)
+    labels = np.arange(len(label_of)).repeat(class_count)
     return Split(decode_images(files, 64, "JPEG", "Tiny-ImageNet train"), labels)
 
 
@@ -57,7 +59,7 @@ def _read_val(folder: Path, label_of: dict[str, int], class_count: int) -> Split
         labels.append(label_of[name])
     if len(files) != class_count * len(label_of):
         raise _wrong(annotations, f"has {len(files)} lines, not {class_count * len(label_of)}")
-    return Split(decode_images(files, 64, "JPEG", "Tiny-ImageNet val"), torch.tensor(labels))
+    return Split(decode_images(files, 64, "JPEG", "Tiny-ImageNet val"), np.array(labels, dtype=np.int64))
 
 
 def _lines(file: Path) -> list[str]:

@@ -1,1 +1,1 @@
-"""One device: bytes in, bytes out."""
+"""One device: bytes in, bytes out. Nothing here imports PyTorch."""

@@ -1,66 +1,57 @@
-"""One device: it gets the global model as bytes, trains on its own data, and answers with bytes."""
+"""One device: it gets the global model and a job as bytes, trains on its own data, and answers with bytes."""
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-from fedmef.data import Dataset
-from fedmef.device.training import LocalTraining
+from fedmef.device.backend import Backend
+from fedmef.device.training import LocalTraining, Samples
+from fedmef.errors import MessageError
 from fedmef.experiment.randomness import derive_seed
-from fedmef.federation.simulated.attack import attackers, scale_update
-from fedmef.federation.simulated.faults import Faults, befall, corrupt
-from fedmef.methods import Method, Plan
-from fedmef.wire import MaskMemory
-from fedmef.wire.exchange import decode_broadcast, encode_update
+from fedmef.methods import Method, find_builtin_method
+from fedmef.sparsity.network import Network
+from fedmef.wire.broadcast import decode_broadcast
+from fedmef.wire.store import Store
+from fedmef.wire.update import Update, encode_update
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """A device of an experiment. Devices may share a model: it is scratch space, the message decides it."""
+    """A device needs its data and its limits: what to train and how comes with every message.
+
+    Attributes:
+        open_backend: gives a backend for a network; devices of a simulation may share one as scratch space.
+        store: what it keeps between rounds; None: every message must bring everything.
+        find_method: the device halves that it has; a server cannot make it import anything else.
+    """
 
     number: int
-    method: Method
-    model: nn.Module
-    dataset: Dataset
-    indices: Tensor  # which training samples are this device's
-    memory: MaskMemory | None = None  # None: it remembers no masks
+    samples: Samples
+    open_backend: Callable[[Network], Backend]
+    store: Store | None = None
+    find_method: Callable[[str], type[Method]] = find_builtin_method
 
     def train(self, message: bytes) -> bytes:
         """A whole round."""
-        return self.answer(self.receive(message))
+        model, job = decode_broadcast(message, self.store)
+        del message  # a device with little memory does not hold it while it trains
+        self._check(model.network)
+        method, network = self.find_method(job.method)(), model.network
+        backend = self.open_backend(network)
+        backend.load(model.state, derive_seed(job.seed, "device", job.round, self.number))
+        del model
+        local = LocalTraining(self.number, backend, self.samples, job)
+        extras = method.train(local, job)
+        state, withheld = backend.state(), method.withheld(network)
+        weights = {name: state[name] for name in network.floats if name not in withheld}
+        update = Update(self.number, len(self.samples), local.mean_loss(), weights, extras)
+        return encode_update(update, network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 
-    def receive(self, message: bytes) -> Plan:
-        """Make the model what the server sent; returns what is to be done with it."""
-        state, plan = decode_broadcast(message, self.model, self.memory)
-        self.method.load(self.model, state)
-        return plan
-
-    def answer(self, plan: Plan) -> bytes:
-        """Train the model that was received, and say what became of it."""
-        experiment = self.method.experiment
-        fault = Faults.parse(experiment.faults).of(experiment.seed, plan.round, plan.attempt, self.number)
-        befall(fault)
-        attacks = self.number in attackers(experiment.attackers, experiment.devices, experiment.seed)
-        received = copy.deepcopy(self.model.state_dict()) if attacks else None
-        local = LocalTraining(self.number, self.model, self.dataset, self.indices, experiment, plan)
-        accelerators = [experiment.device] if experiment.device.startswith("cuda") else []
-        with torch.random.fork_rng(accelerators):
-            # For layers that draw from PyTorch's own generators, such as Dropout.
-            torch.manual_seed(derive_seed(experiment.seed, "device", plan.round, self.number))
-            extras = self.method.train(local, plan)
-        if received is not None:
-            scale_update(self.model, received, experiment.attack_scale)
-        withheld = self.method.withheld(self.model)
-        answer = encode_update(
-            self.number,
-            len(self.indices),
-            local.mean_loss(),
-            self.model,
-            extras,
-            withheld,
-            scheme=experiment.wire_scheme,
-            wire_dtype=experiment.wire_dtype,
-        )
-        return corrupt(answer, experiment.seed, plan.round, self.number) if fault == "corrupt" else answer
+    def _check(self, network: Network) -> None:
+        shape = self.samples.images.shape[1:]
+        if shape != network.input.shape:
+            raise MessageError(
+                f"device {self.number} has images of shape {list(shape)}, the network takes "
+                f"{list(network.input.shape)}"
+            )
+        if int(self.samples.labels.max()) >= network.classes:
+            raise MessageError(f"device {self.number} has labels beyond the {network.classes} classes")

@@ -1,41 +1,32 @@
-"""What a device measures of itself in a round: seconds, peak memory, bytes."""
+"""What a device measures of itself in a round: seconds and peak memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedmef.device.resident import forget_peak, peak_resident
 
 
-@dataclass(frozen=True)
-class DeviceReport:
-    """One device's round.
+@dataclass
+class Measured:
+    """Filled when the block of `measured` ends.
 
     Attributes:
-        device: its number.
         seconds: from the message's arrival to the answer.
         peak_memory: most resident bytes of the process that trained, interpreter and libraries included.
-        bytes_down: length of the message.
-        bytes_up: length of the answer.
     """
 
-    device: int
-    seconds: float
-    peak_memory: int
-    bytes_down: int
-    bytes_up: int
+    seconds: float = 0.0
+    peak_memory: int = 0
 
 
-def measured(
-    train: Callable[[int, bytes], bytes], device: int, messages: list[bytes]
-) -> tuple[bytes, DeviceReport]:
-    """What `train(device, message)` answers, and what that took.
-
-    The message is taken out of its list: a device with little memory lets go of it before it trains.
-    """
-    length = len(messages[-1])
+@contextmanager
+def measured() -> Iterator[Measured]:
+    """Measure what the block takes."""
+    result = Measured()
     forget_peak()
     started = time.perf_counter()
-    answer = train(device, messages.pop())
-    seconds = time.perf_counter() - started
-    return answer, DeviceReport(device, seconds, peak_resident(), length, len(answer))
+    yield result
+    result.seconds = time.perf_counter() - started
+    result.peak_memory = peak_resident()

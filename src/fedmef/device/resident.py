@@ -17,7 +17,7 @@ SMALLEST_RETURNED = 65_536
 
 
 def give_back_freed_memory() -> None:
-    """Return every freed block of 64 kB and more to the system at once. Costs time: pages come anew."""
+    """Return every freed block of 64 kB and more to the system at once, which costs time."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # glibc only
         mallopt(M_MMAP_THRESHOLD, SMALLEST_RETURNED)
 
@@ -33,7 +33,7 @@ def peak_resident() -> int:
 
 
 def baseline_resident() -> int:
-    """What to count from: the bytes that are really in use now. `peak_resident` begins anew."""
+    """The bytes that are really in use now, to count from; a new measurement of the peak begins."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
     forget_peak()

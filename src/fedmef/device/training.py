@@ -2,101 +2,96 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import numpy as np
 
-from fedmef.data import Dataset, batches
-from fedmef.experiment.randomness import torch_generator
-from fedmef.experiment.settings import Experiment
-from fedmef.models import wants_channels_last
-from fedmef.nn import GrowthScores, growth_scores
+from fedmef.device.backend import Backend, Step
+from fedmef.device.batches import batches
+from fedmef.experiment.randomness import generator_for
+from fedmef.methods.extrusion import Pull
+from fedmef.sparsity.arrays import Bytes, Integers
+from fedmef.sparsity.growth import GrowthScores
+from fedmef.sparsity.model import Model
+from fedmef.wire.job import Job
 
-if TYPE_CHECKING:
-    from fedmef.methods.base import Plan
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A device's data: images and labels, and which of them are its own."""
+
+    images: Bytes  # [N, C, H, W]
+    labels: Integers  # [N]
+    indices: Integers
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
 
 class LocalTraining:
     """A device's model, its data and plain SGD."""
 
-    def __init__(
-        self,
-        device: int,
-        model: nn.Module,
-        dataset: Dataset,
-        indices: Tensor,
-        experiment: Experiment,
-        plan: "Plan",
-    ) -> None:
-        self.model = model
-        self.experiment = experiment
-        self.dataset = dataset
-        self.indices = indices  # which training samples are this device's
-        self.generator = torch_generator(experiment.seed, "batches", plan.round, device)
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=plan.learning_rate)
-        self.last_batch: tuple[Tensor, Tensor] | None = None
-        self.losses: list[Tensor] = []
+    def __init__(self, device: int, backend: Backend, samples: Samples, job: Job) -> None:
+        self.backend = backend
+        self.samples = samples
+        self.job = job
+        self.losses: list[float] = []
+        self._generator = generator_for(job.seed, "batches", job.round, device)
         self._batches = self._epochs()
+        self._last_batch: tuple[Bytes, Integers] | None = None
         self._epochs_trained = 0.0
 
+    @property
+    def model(self) -> Model:
+        """The model as it is now; its arrays may change with the next step."""
+        return Model(self.backend.network, self.backend.state())
+
     def steps(self, epochs: float) -> int:
-        """How many steps so many epochs take, a part of a step counting as one."""
-        return math.ceil(epochs * math.ceil(len(self.indices) / self.experiment.batch_size))
+        """How many steps this many epochs take; a part of a step counts as one."""
+        return math.ceil(epochs * math.ceil(len(self.samples) / self.job.batch_size))
 
     def fit(
         self,
         epochs: float,
         *,
-        penalty: Callable[[], Tensor] | None = None,
-        learning_rate: Callable[[int], float] | None = None,
+        schedule: Callable[[int, Step | None], tuple[float, Pull | None]] | None = None,
     ) -> None:
-        """Minimise cross-entropy, plus `penalty()` if given; `learning_rate(step)` is asked at every step.
+        """Minimise cross-entropy. A further call continues with the data where this one stops.
 
-        A further call goes on with the data where this one stops, in the middle of an epoch if need be.
+        Args:
+            epochs: may end in the middle of one.
+            schedule: asked before every step, given its number (from 0) and what the step before gave: the
+                learning rate, and which weights to pull towards 0. By default the job's rate, and none.
         """
-        self.model.train()
         taken = self.steps(self._epochs_trained)
         self._epochs_trained += epochs
-        for step in range(self.steps(self._epochs_trained) - taken):
-            images, labels = self.last_batch = next(self._batches)
-            if learning_rate is not None:
-                self._set_learning_rate(learning_rate(step))
-            loss = F.cross_entropy(self.model(images), labels)
-            objective = loss if penalty is None else loss + penalty()
-            objective.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.optimizer.zero_grad()  # now, so that no gradient is alive during the next forward pass
-            self.losses.append(loss.detach())
+        done: Step | None = None
+        for number in range(self.steps(self._epochs_trained) - taken):
+            images, labels = self._last_batch = next(self._batches)
+            rate, pull = (self.job.learning_rate, None) if schedule is None else schedule(number, done)
+            done = self.backend.step(images, labels, rate, pull)
+            self.losses.append(done.loss)
 
     def growth_scores(self, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         """The largest gradients at pruned positions, of the last batch with the weights as they are now."""
-        assert self.last_batch is not None, "fit() comes first"
-        images, labels = self.last_batch
-        self.optimizer.zero_grad()
-        with growth_scores(self.model, counts) as scores:
-            F.cross_entropy(self.model(images), labels).backward()  # type: ignore[no-untyped-call]
-        self.optimizer.zero_grad()
-        return scores
+        assert self._last_batch is not None, "fit() comes first"
+        return self.backend.growth(*self._last_batch, counts)
+
+    def replace(self, model: Model) -> None:
+        """Continue with another state of the same network."""
+        self.backend.load(model.state)
 
     def mean_loss(self) -> float:
         """The mean training loss of all steps so far."""
-        return float(torch.stack(self.losses).mean())
+        return float(np.mean(self.losses))
 
-    def _epochs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _epochs(self) -> Iterator[tuple[Bytes, Integers]]:
         while True:
             yield from batches(
-                self.dataset.train,
-                self.indices,
-                self.experiment.batch_size,
-                *self.dataset.statistics(),
-                generator=self.generator,
-                augmented=self.experiment.augment,
-                device=self.experiment.device,
-                channels_last=wants_channels_last(self.model),
+                self.samples.images,
+                self.samples.labels,
+                self.samples.indices,
+                self.job.batch_size,
+                self._generator,
+                augmented=self.job.augment,
             )
-
-    def _set_learning_rate(self, value: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = value

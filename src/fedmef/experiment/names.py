@@ -1,8 +1,10 @@
 """A user's own dataset, model or method, named in a configuration as "package.module:name"."""
 
+import gc
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedmef.errors import UserError
 
@@ -13,7 +15,7 @@ def load_object(kind: str, path: str) -> object:
     if not (module_name and colon and name):
         raise UserError(f"{kind} '{path}' is not of the form 'package.module:name'")
 
-    # An installed command, unlike `python -m`, does not look for modules where the user stands.
+    # An installed command, unlike `python -m`, does not look for modules in the current folder.
     # At the end of the path, so that nothing installed is shadowed.
     here = str(Path.cwd())
     if here not in sys.path:
@@ -38,3 +40,14 @@ def load_object(kind: str, path: str) -> object:
             hint = "; put it in a file, or use engine='inline'" if module_name == "__main__" else ""
             raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'{hint}") from error
     return value
+
+
+def load_part(module: str, name: str) -> Any:
+    """Something of our own that needs PyTorch, imported when it is needed: the core never loads it."""
+    collecting = gc.isenabled()
+    gc.disable()  # a large import makes no garbage; searching for it takes a sixth of the time
+    try:
+        return getattr(importlib.import_module(module), name)
+    finally:
+        if collecting:
+            gc.enable()

@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-import torch
 
 
 def derive_seed(seed: int, purpose: str, *keys: int | str) -> int:
@@ -12,11 +11,6 @@ def derive_seed(seed: int, purpose: str, *keys: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def torch_generator(seed: int, purpose: str, *keys: int | str) -> torch.Generator:
-    """A CPU generator of its own for one purpose."""
-    return torch.Generator().manual_seed(derive_seed(seed, purpose, *keys))
-
-
-def numpy_generator(seed: int, purpose: str, *keys: int | str) -> np.random.Generator:
-    """The same for numpy."""
+def generator_for(seed: int, purpose: str, *keys: int | str) -> np.random.Generator:
+    """A generator of its own for one purpose."""
     return np.random.default_rng(derive_seed(seed, purpose, *keys))

@@ -1,31 +1,18 @@
-"""An experiment: every knob, typed and validated, from TOML and overrides."""
+"""An experiment: every setting, typed and validated."""
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import torch
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedmef.errors import UserError, unknown_name
-from fedmef.experiment.byte_sizes import parse_bytes
-from fedmef.federation.aggregation import Aggregation
-from fedmef.federation.simulated.faults import Faults
-from fedmef.wire import Rule
-from fedmef.wire.files import read_bounded
+from fedmef.experiment.faults import Faults
+from fedmef.wire.floats import WireType
+from fedmef.wire.job import Job
+from fedmef.wire.schemes import Rule
 
-MAXIMUM_CONFIG_BYTES = 2**20
-CACHE_DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+Aggregation = Literal["mean", "median", "trimmed_mean"]
 
 
 class Experiment(BaseModel):
@@ -52,16 +39,16 @@ class Experiment(BaseModel):
         default="cifar",
         description="First layers for small or large images; strided: small at half size, 3x faster.",
     )
-    seed: int = Field(default=0, ge=0, description="Everything random derives from it.")
+    seed: int = Field(default=0, ge=0, le=2**53, description="Everything random derives from it.")
 
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
     devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
     partition: Literal["dirichlet", "iid"] = Field(
-        default="dirichlet", description="How data spreads over devices."
+        default="dirichlet", description="How the training data are split over devices."
     )
     alpha: float = Field(
-        default=0.5, gt=0, description="Dirichlet's alpha; the smaller, the more the devices differ."
+        default=0.5, gt=0, description="Dirichlet's alpha: the smaller, the more devices differ."
     )
 
     local_epochs: int = Field(default=5, ge=1, description="Epochs E on each device in each round.")
@@ -85,7 +72,7 @@ class Experiment(BaseModel):
     )
     gamma: float = Field(default=1.0, gt=0, description="NSConv: the norm of a filter.")
     scaling: Literal["filter", "paper"] = Field(
-        default="filter", description="NSConv: ours, or Eq. 7 as printed."
+        default="filter", description="NSConv: scale by the filter's own weights, or by sqrt(c_in) as Eq. 7."
     )
     affine: bool = Field(default=False, description="NSConv: learn a gain and a bias per filter.")
 
@@ -98,19 +85,19 @@ class Experiment(BaseModel):
     extrusion: float = Field(
         default=0.5,
         ge=0,
-        description="FedMef's lambda, the weight of the penalty on what will be pruned.",
+        description="FedMef's lambda, the weight of the penalty on what will be pruned; 0 is no penalty.",
     )
     grow_init: Literal["zero", "mean"] = Field(
         default="zero", description="First value of a grown weight: 0, or its filter's mean."
     )
 
     deadline: float | None = Field(
-        default=None, gt=0, description="Seconds that a device may take for a round (default: any time)."
+        default=None, gt=0, description="Seconds that a device may take for a round (default: no limit)."
     )
     min_devices: int | None = Field(
         default=None,
         ge=1,
-        description="A round needs so many usable updates (default: a third of devices_per_round).",
+        description="How many usable updates a round needs (default: a third of devices_per_round).",
     )
     round_attempts: int = Field(
         default=5, ge=1, description="How often a round is tried, with other devices, before the run stops."
@@ -119,13 +106,14 @@ class Experiment(BaseModel):
         default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
     )
     aggregation: Aggregation = Field(
-        default="mean", description="How updates become one; a median or trimmed mean bears some liars."
+        default="mean",
+        description="How updates are combined; median and trimmed_mean tolerate malicious devices.",
     )
     trim: float = Field(
         default=0.2, ge=0, lt=0.5, description="trimmed_mean: share of values left out at either end."
     )
     clip_norm: float | None = Field(
-        default=None, gt=0, description="Updates are scaled down to this norm (default: none is)."
+        default=None, gt=0, description="Updates are scaled down to this norm (default: not at all)."
     )
     noise_multiplier: float = Field(
         default=0.0, ge=0, description="Client-level privacy: noise as a multiple of clip_norm."
@@ -140,13 +128,11 @@ class Experiment(BaseModel):
     )
     attack_scale: float = Field(default=-10.0, description="Injected: the factor of the attackers.")
     wire_scheme: Rule = Field(
-        default="auto", description="How masks travel: the smallest, by the paper's rule, or always the same."
+        default="auto", description="How masks travel: the smallest code, the paper's rule, or always one."
     )
-    wire_dtype: Literal["fp32", "fp16", "bf16"] = Field(
-        default="fp32", description="How weights travel, in both directions."
-    )
+    wire_dtype: WireType = Field(default="fp32", description="How weights travel, in both directions.")
     remember_masks: bool = Field(
-        default=True, description="Devices keep masks, and are sent only what has changed."
+        default=True, description="Devices keep masks and are sent only what has changed."
     )
 
     evaluate_every: int = Field(
@@ -159,11 +145,17 @@ class Experiment(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."
     )
-    device_memory: Annotated[int | None, BeforeValidator(parse_bytes)] = Field(
+    device_memory: ByteSize | None = Field(
         default=None,
+        gt=0,
         description="What a device's training may take above its libraries, such as 96MB: refused if more.",
     )
-    device: str = Field(default="cpu", description="Where tensors live: cpu, cuda, cuda:1 and so on.")
+    backend: Literal["auto", "torch", "native"] = Field(
+        default="auto", description="What executes the network; this version has torch only."
+    )
+    accelerator: str = Field(
+        default="cpu", description="Where PyTorch's tensors live: cpu, cuda, cuda:1 and so on."
+    )
     data_dir: Path | None = Field(
         default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
     )
@@ -199,7 +191,7 @@ class Experiment(BaseModel):
 
     @property
     def fewest_devices(self) -> int:
-        """How many usable updates a round needs, as given or by default; a private one takes what comes."""
+        """How many usable updates a round needs, as given or by default; a private one takes any number."""
         if self.noise_multiplier:
             return 0
         return -(-self.devices_per_round // 3) if self.min_devices is None else self.min_devices
@@ -213,18 +205,26 @@ class Experiment(BaseModel):
         """`η_r`: the learning rate of the ordinary schedule."""
         return self.learning_rate * self.learning_rate_decay ** (round_number // self.decay_every)
 
-    def to_toml(self) -> str:
-        """The experiment as a configuration file that repeats it."""
-        lines = [
-            f"{name} = {_toml_value(value)}"
-            for name, value in self.model_dump(mode="json").items()
-            if value is not None
-        ]
-        return "\n".join(lines) + "\n"
+    def job(self, round_number: int) -> Job:
+        """What devices are told in a round that adjusts nothing."""
+        return Job(
+            method=self.method,
+            round=round_number,
+            seed=self.seed,
+            learning_rate=self.learning_rate_at(round_number),
+            initial_rate=self.learning_rate,
+            local_epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            augment=self.augment,
+            extrusion=self.extrusion,
+            wire_scheme=self.wire_scheme,
+            wire_dtype=self.wire_dtype,
+            remember_masks=self.remember_masks,
+        )
 
 
 # What a resumed or repeated run may change: where and how it runs, not what it computes.
-MACHINE_FIELDS = frozenset({"engine", "workers", "device", "device_memory", "data_dir", "deadline"})
+MACHINE_FIELDS = frozenset({"engine", "workers", "accelerator", "device_memory", "data_dir", "deadline"})
 
 
 def make_experiment(values: Mapping[str, Any]) -> Experiment:
@@ -238,27 +238,8 @@ def make_experiment(values: Mapping[str, Any]) -> Experiment:
         raise UserError("; ".join(_explain(detail) for detail in error.errors())) from None
 
 
-def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
-    """An experiment from a TOML file, with some fields overridden."""
-    try:
-        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
-    except FileNotFoundError:
-        raise UserError(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{path} is not a readable TOML file: {error}") from None
-    return make_experiment({**values, **(overrides or {})})
-
-
 def _explain(detail: Any) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not detail["loc"]:
         return message
     return f"{detail['loc'][0]} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -1,16 +1,18 @@
-"""Collecting a round's updates: a device that fails costs its own; too few, and others are asked."""
+"""Collecting a round's updates: a failed device costs only its own; if too few remain, others are asked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedmef.errors import FedmefError
-from fedmef.experiment.randomness import numpy_generator
+from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines import DeviceReport, Engine, Lost
+from fedmef.federation.engines.base import Engine, Lost
 from fedmef.federation.privacy import sample_devices
 from fedmef.federation.server import Server
 from fedmef.federation.update_checks import Rejection
-from fedmef.methods import Plan, Update
+from fedmef.runs.records import DeviceReport, Failed
+from fedmef.wire.job import Job
+from fedmef.wire.update import Update
 
 
 class DeviceError(Exception):
@@ -31,15 +33,15 @@ class Collected:
 
     devices: list[int] = field(default_factory=list)
     updates: list[Update] = field(default_factory=list)
-    lost: list[dict[str, int | str]] = field(default_factory=list)
-    rejected: list[dict[str, int | str]] = field(default_factory=list)
+    lost: list[Failed] = field(default_factory=list)
+    rejected: list[Failed] = field(default_factory=list)
     reports: list[DeviceReport] = field(default_factory=list)
     attempts: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
 
 
-def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) -> Collected:
+def collect(experiment: Experiment, job: Job, server: Server, engine: Engine) -> Collected:
     """Bring the model to devices until at least `min_devices` gave an update that can be used."""
     collected = Collected()
     tried: set[int] = set()
@@ -47,12 +49,12 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
     while collected.attempts < experiment.round_attempts:
         attempt = collected.attempts
         collected.attempts += 1
-        collected.devices = choose_devices(experiment, plan.round, attempt, tried)
+        collected.devices = choose_devices(experiment, job.round, attempt, tried)
         tried |= set(collected.devices)
-        answers = _ask(replace(plan, attempt=attempt), server, engine, collected)
+        answers = _ask(replace(job, attempt=attempt), server, engine, collected)
         received = {device: answer for device, answer in answers.items() if isinstance(answer, bytes)}
-        collected.updates, rejections = server.check(received, plan)
-        error = _error_of_all(answers, rejections, plan)
+        collected.updates, rejections = server.check(received, job)
+        error = _error_of_all(answers, rejections, job)
         if error is not None and (none_worked or _needs_no_proof(experiment, collected.devices)):
             raise error
         none_worked = error is not None
@@ -69,24 +71,24 @@ def collect(experiment: Experiment, plan: Plan, server: Server, engine: Engine) 
     reasons = lost | refused
     device = min(reasons)
     raise FedmefError(
-        f"round {plan.round + 1}: {len(collected.updates)} of {len(collected.devices)} devices gave a usable "
+        f"round {job.round + 1}: {len(collected.updates)} of {len(collected.devices)} devices gave a usable "
         f"update where {experiment.fewest_devices} are needed, {experiment.round_attempts} times over "
         f"(device {device}: {reasons[device]}); resume the run when devices are back, or with a lower "
         "--min-devices"
     )
 
 
-def _ask(plan: Plan, server: Server, engine: Engine, collected: Collected) -> dict[int, bytes | Lost]:
-    """What the attempt's devices answer; those that have lost their masks are sent all of them at once."""
+def _ask(job: Job, server: Server, engine: Engine, collected: Collected) -> dict[int, bytes | Lost]:
+    """What the attempt's devices answer; those that have lost what they held are sent all of it at once."""
     answers: dict[int, bytes | Lost] = {}
     devices = collected.devices
     for _ in range(2):
-        messages = server.broadcast(plan, devices)
+        messages = server.broadcast(job, devices)
         answers |= engine.train(messages)
         collected.reports += engine.reports
         collected.bytes_down += sum(map(len, messages.values()))
         devices = [
-            device for device, answer in answers.items() if isinstance(answer, Lost) and answer.masks_missing
+            device for device, answer in answers.items() if isinstance(answer, Lost) and answer.needs_all
         ]
         for device in devices:
             server.missed(device)
@@ -102,10 +104,10 @@ def choose_devices(
     if experiment.noise_multiplier:
         return sample_devices(experiment, round_number)
     if attempt == 0:
-        generator = numpy_generator(experiment.seed, "devices", round_number)
+        generator = generator_for(experiment.seed, "devices", round_number)
         chosen = generator.choice(experiment.devices, experiment.devices_per_round, replace=False)
         return sorted(chosen.tolist())
-    generator = numpy_generator(experiment.seed, "devices", round_number, attempt)
+    generator = generator_for(experiment.seed, "devices", round_number, attempt)
     order: list[int] = generator.permutation(experiment.devices).tolist()
     others_first = sorted(order, key=lambda device: device in (tried or ()))
     return sorted(others_first[: experiment.devices_per_round])
@@ -122,7 +124,7 @@ def _needs_no_proof(experiment: Experiment, devices: Sequence[int]) -> bool:
 
 
 def _error_of_all(
-    answers: Mapping[int, bytes | Lost], rejections: Sequence[Rejection], plan: Plan
+    answers: Mapping[int, bytes | Lost], rejections: Sequence[Rejection], job: Job
 ) -> FedmefError | None:
     """The first device's error when an attempt hit every device with one."""
     diverged = {rejection.device: rejection for rejection in rejections if rejection.diverged}
@@ -137,12 +139,12 @@ def _error_of_all(
         error.__cause__ = DeviceError(first.traceback)
         return error
     return FedmefError(
-        f"round {plan.round + 1}: {diverged[min(diverged)].reason}; "
-        f"lower learning_rate (now {plan.learning_rate:g})"
+        f"round {job.round + 1}: {diverged[min(diverged)].reason}; "
+        f"lower learning_rate (now {job.learning_rate:g})"
     )
 
 
-def _named(reasons: Mapping[int, str], attempt: int) -> list[dict[str, int | str]]:
+def _named(reasons: Mapping[int, str], attempt: int) -> list[Failed]:
     return [
-        {"device": device, "attempt": attempt, "reason": reason} for device, reason in sorted(reasons.items())
+        Failed(device=device, attempt=attempt, reason=reason) for device, reason in sorted(reasons.items())
     ]

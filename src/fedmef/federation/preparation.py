@@ -1,33 +1,35 @@
-"""From an experiment to a fleet that can run it; whatever is wrong shows here, before anything is written."""
+"""From an experiment to what it needs to run; whatever is wrong shows here, before anything is written.
 
-import torch
+PyTorch is needed once, to turn a model's code into a network as data. It is reached by name, so that a server
+of finished networks never loads it.
+"""
 
-from fedmef.data import Dataset, Split, SyntheticImages, batches, load_dataset
+from dataclasses import dataclass
+
+from fedmef.data import Dataset, SyntheticImages, load_dataset
 from fedmef.errors import UserError
+from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines import Fleet
 from fedmef.federation.privacy import check_private
-from fedmef.methods import Method, build_method
-from fedmef.models import find_builder
-from fedmef.wire import MaskMemory
+from fedmef.methods import find_method
+from fedmef.sparsity.model import Model
 
 
-def build_fleet(
-    experiment: Experiment,
-    dataset: Dataset | None = None,
-    memory: MaskMemory | None = None,
-    *,
-    elsewhere: bool = False,
-) -> Fleet:
-    """Everything that an experiment needs to run here; raises `UserError` for what is not there.
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An experiment that can run: its data, and the model that it begins with."""
 
-    With `elsewhere`, devices have their own data and masks.
-    """
+    experiment: Experiment
+    dataset: Dataset
+    model: Model
+
+
+def prepare(experiment: Experiment, dataset: Dataset | None = None) -> Prepared:
+    """Everything that an experiment needs; raises `UserError` for what is not there or does not fit."""
     check_names(experiment)
     data = dataset or open_dataset(experiment)
-    fleet = Fleet.elsewhere(experiment, data) if elsewhere else Fleet.build(experiment, data, memory)
-    check_fit(fleet)
-    return fleet
+    build = load_part("fedmef.models.initial", "initial_model")
+    return Prepared(experiment, data, build(experiment, data.shape, data.classes, data.statistics))
 
 
 def open_dataset(experiment: Experiment) -> Dataset:
@@ -43,66 +45,28 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 
 def check_names(experiment: Experiment) -> None:
-    """Raise `UserError` for a method, network or device that is not there, before data are looked for."""
-    check_aggregation(build_method(experiment))
-    find_builder(experiment.model, experiment.width, experiment.stem)
-    check_device(experiment.device)
+    """Raise `UserError` for a method, network or accelerator that is not there, before data are opened."""
+    check_method(experiment)
+    load_part("fedmef.models", "find_builder")(experiment.model, experiment.width, experiment.stem)
+    load_part("fedmef.nn.backend", "check_accelerator")(experiment.accelerator)
 
 
-def check_aggregation(method: Method) -> None:
-    """Raise `UserError` when a method cannot aggregate as asked: one that merges updates in its own way."""
-    experiment = method.experiment
+def check_method(experiment: Experiment) -> None:
+    """Raise `UserError` when a method is not there, or cannot do what is asked of it."""
+    method = find_method(experiment.method)
+    if method.needs_torch and experiment.backend == "native":
+        raise UserError(
+            f"backend = 'native' and method = '{experiment.method}': it needs torch; use torch or auto"
+        )
     asked = [
         name
         for name in ("aggregation", "clip_norm", "max_update_norm", "noise_multiplier")
         if getattr(experiment, name) != Experiment.model_fields[name].default
     ]
-    if asked and type(method).aggregate is not Method.aggregate:
+    if asked and method.own_merge:
         raise UserError(
             f"{asked[0]} and method = '{experiment.method}': this method merges updates in its own way, each "
-            "position over the devices that hold it, where a single liar may be alone; leave one of them out"
+            "position over the devices that hold it, where a malicious device may be alone; leave one out"
         )
     if experiment.noise_multiplier:
-        check_private(method)
-
-
-def check_fit(fleet: Fleet) -> None:
-    """Raise `UserError` when the network cannot take the data, before anything is written."""
-    experiment, dataset = fleet.experiment, fleet.dataset
-    two = Split(dataset.test.images[:2], dataset.test.labels[:2])
-    try:
-        images, labels = next(
-            batches(
-                two,
-                torch.arange(len(two)),
-                2,
-                *dataset.statistics(),
-                generator=None,
-                device=experiment.device,
-            )
-        )
-        with torch.no_grad():
-            outputs = fleet.model.eval()(images)
-    except Exception as error:  # a user's own network may raise anything
-        raise UserError(
-            f"model '{experiment.model}' cannot take images of shape {list(dataset.shape)}: {error}"
-        ) from error
-    if outputs.shape != (len(labels), dataset.classes):
-        raise UserError(
-            f"model '{experiment.model}' answers {list(outputs.shape)} to {len(labels)} images: "
-            f"it must answer one number for each of the {dataset.classes} classes"
-        )
-
-
-def check_device(name: str) -> None:
-    """Raise `UserError` when this machine has no such device."""
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError
-    except RuntimeError:
-        raise UserError(f"device = '{name}': must be cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device = '{name}': this machine has {torch.cuda.device_count()} CUDA devices; use cpu"
-        )
+        check_private(experiment)

@@ -1,82 +1,70 @@
 """The methods by name. One method is one file with both of its halves, the device's and the server's."""
 
 from collections.abc import Mapping
-
-from torch import nn
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment.names import load_object
-from fedmef.experiment.settings import Experiment
-from fedmef.methods.ablations import FedMefNoBaE, FedMefNoSAP, FedMefRestart
-from fedmef.methods.base import Adjustment, Extras, Method, Plan, Update
-from fedmef.methods.fedavg import FedAvg, FedAvgSAP
-from fedmef.methods.feddst import FedDST
-from fedmef.methods.fedmef import FedMef
-from fedmef.methods.fedtiny import FedTiny
-from fedmef.methods.fl_pqsu import FLPQSU
-from fedmef.methods.prunefl import PruneFL
-from fedmef.methods.zerofl import ZeroFL
+from fedmef.methods.base import Adjustment, Method, Recipe
+from fedmef.wire.job import Job
+from fedmef.wire.update import Extras, Update
+
+if TYPE_CHECKING:
+    from fedmef.experiment.settings import Experiment
 
 __all__ = [
     "METHODS",
     "Adjustment",
     "Extras",
+    "Job",
     "Method",
-    "Plan",
+    "Recipe",
     "Update",
-    "build_method",
+    "find_builtin_method",
     "find_method",
-    "prepare",
     "weight_sparsity",
 ]
 
-METHODS: Mapping[str, type[Method]] = {
-    "fedavg": FedAvg,
-    "fedavg_sap": FedAvgSAP,
-    "fl_pqsu": FLPQSU,
-    "feddst": FedDST,
-    "fedtiny": FedTiny,
-    "fedmef": FedMef,
-    "fedmef_no_bae": FedMefNoBaE,
-    "fedmef_no_sap": FedMefNoSAP,
-    "fedmef_restart": FedMefRestart,
-    "prunefl": PruneFL,
-    "zerofl": ZeroFL,
+# The module of each in this package, and its class; imported when it is asked for.
+METHODS: Mapping[str, tuple[str, str]] = {
+    "fedavg": ("fedavg", "FedAvg"),
+    "fedavg_sap": ("fedavg", "FedAvgSAP"),
+    "fl_pqsu": ("fl_pqsu", "FLPQSU"),
+    "feddst": ("feddst", "FedDST"),
+    "fedtiny": ("fedtiny", "FedTiny"),
+    "fedmef": ("fedmef", "FedMef"),
+    "fedmef_no_bae": ("ablations", "FedMefNoBaE"),
+    "fedmef_no_sap": ("ablations", "FedMefNoSAP"),
+    "fedmef_restart": ("ablations", "FedMefRestart"),
+    "prunefl": ("prunefl", "PruneFL"),
+    "zerofl": ("zerofl", "ZeroFL"),
 }
+
+
+def find_builtin_method(name: str) -> type[Method]:
+    """The method of that name, if it is one of ours."""
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    module, kind = METHODS[name]
+    method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
+    return method
 
 
 def find_method(name: str) -> type[Method]:
     """The method of that name; "package.module:Class" names one of the user's own."""
-    if ":" in name:
-        method = load_object("method", name)
-        if not (isinstance(method, type) and issubclass(method, Method)):
-            raise UserError(f"method '{name}' must be a subclass of fedmef.methods.Method")
-        return method
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return METHODS[name]
+    if ":" not in name:
+        return find_builtin_method(name)
+    method = load_object("method", name)
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UserError(f"method '{name}' must be a subclass of fedmef.methods.Method")
+    return method
 
 
-def build_method(experiment: Experiment) -> Method:
-    """The experiment's method."""
-    return find_method(experiment.method)(experiment)
-
-
-def prepare(method: Method, network: nn.Module) -> nn.Module:
-    """The network as the method trains it; a method of the user's own may return anything."""
-    prepared: object = method.prepare(network)
-    if not isinstance(prepared, nn.Module):
-        raise UserError(
-            f"method '{method.experiment.method}': prepare returned {type(prepared).__name__}: it must "
-            "return the network, a torch.nn.Module"
-        )
-    return prepared
-
-
-def weight_sparsity(experiment: Experiment) -> float:
+def weight_sparsity(experiment: "Experiment") -> float:
     """0 for a dense method, whatever its configuration says; a method that is gone counts as sparse."""
     try:
-        dense = find_method(experiment.method).dense
+        dense = find_method(experiment.method).recipe.plain
     except UserError:
         dense = False
     return 0.0 if dense else experiment.sparsity

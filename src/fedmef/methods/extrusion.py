@@ -3,29 +3,49 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from fedmef.nn import sparse_layers
-from fedmef.sparsity import smallest_magnitudes
+from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.model import Model
+from fedmef.sparsity.topk import smallest_magnitudes
+
+if TYPE_CHECKING:
+    from fedmef.device.backend import Step
 
 
-class MarkedWeights:
-    """`θ_low`: in each layer the `ξ_l` active weights of smallest magnitude, marked on receipt."""
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """Weights that a training step pulls towards 0, by the gradient `2 λ θ` of the penalty `λ ||θ||²`.
 
-    def __init__(self, model: nn.Module, counts: Mapping[str, int]) -> None:
-        layers = sparse_layers(model)
-        self.marked = [
-            # In 32 bits, and not as a part of all positions: this is alive during the whole round.
-            (layers[name].values, smallest_magnitudes(layers[name].values.detach(), count).int())
-            for name, count in counts.items()
-        ]
+    Attributes:
+        marked: of each layer, places among its active values.
+        strength: `λ`.
+    """
 
-    def squared_norm(self) -> Tensor:
-        """`||θ_low||²₂` over all marked weights of the model, differentiable."""
-        parts = [values.index_select(0, index).square().sum() for values, index in self.marked]
-        return torch.stack(parts).sum() if parts else torch.zeros(())
+    marked: Mapping[str, Integers]
+    strength: float
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """`θ_low`: in each layer the `ξ_l` active weights of smallest magnitude, marked on receipt.
+
+    Attributes:
+        places: of the marked weights among the layer's active values.
+        norm: `||θ_low||₂` over all marked weights of the model, when they were marked.
+    """
+
+    places: Mapping[str, Integers]
+    norm: float
+
+
+def mark_smallest(model: Model, counts: Mapping[str, int]) -> Marked:
+    """Mark `counts` weights of each layer named."""
+    places = {name: smallest_magnitudes(model.values(name), count) for name, count in counts.items()}
+    squares = sum(float(np.square(model.values(name)[place]).sum()) for name, place in places.items())
+    return Marked(places, math.sqrt(squares))
 
 
 @dataclass(frozen=True)
@@ -51,24 +71,19 @@ class BudgetAwareRate:
         return max(self.ordinary, progress * remaining * self.initial)
 
 
+@dataclass(frozen=True, eq=False)
 class Extrusion:
-    """The penalty and the learning rate of an adjustment round, as `LocalTraining.fit` asks for them.
+    """The penalty `λ · ||θ_low||²₂` and the learning rate of an adjustment round, step by step.
 
     A step multiplies a marked weight by `1 − 2λμ`. Beyond `λ = 1 / (2μ)` plain descent would overshoot zero
     and in the end explode: there a step empties the weight and no more, however large `λ` is.
     """
 
-    def __init__(self, marked: MarkedWeights, rate: BudgetAwareRate, strength: float) -> None:
-        self.marked = marked
-        self.rate = rate
-        self.strength = strength  # λ
-        self._rate_now = rate.initial
+    marked: Marked
+    rate: BudgetAwareRate
+    strength: float  # λ
 
-    def learning_rate(self, step: int) -> float:
-        """`μ_t`."""
-        self._rate_now = self.rate.value(step, float(self.marked.squared_norm().detach().sqrt()))
-        return self._rate_now
-
-    def penalty(self) -> Tensor:
-        """`λ · ||θ_low||²₂`."""
-        return min(self.strength, 0.5 / self._rate_now) * self.marked.squared_norm()
+    def schedule(self, step: int, before: "Step | None") -> tuple[float, Pull]:
+        """`μ_t`, and what the step pulls towards 0."""
+        rate = self.rate.value(step, self.marked.norm if before is None else before.pulled_norm)
+        return rate, Pull(self.marked.places, min(self.strength, 0.5 / rate))

@@ -1,23 +1,16 @@
-"""FedAvg (McMahan et al. 2017): the dense network with BatchNorm, the 1x of every ratio; and it with SAP."""
+"""FedAvg (McMahan et al. 2017, https://arxiv.org/abs/1602.05629): dense, with BatchNorm; and it with SAP.
 
-from torch import nn
+It is the 1x of every ratio.
+"""
 
-from fedmef.methods.base import Method
-from fedmef.methods.sparse_network import sparse_network
+from fedmef.methods.base import Method, Recipe
 
 
 class FedAvg(Method):
     """Devices train the dense network, the server averages."""
 
-    dense = True
-
 
 class FedAvgSAP(FedAvg):
     """FedAvg with scaled activation pruning: dense weights, NSConv, pruned caches."""
 
-    normalized = True
-    prunes_activations = True
-
-    def prepare(self, network: nn.Module) -> nn.Module:
-        """All weights stay."""
-        return sparse_network(network, self.experiment, sparsity=0.0, normalize=True, prune_activations=True)
+    recipe = Recipe(weights="dense", norm="nsconv", prune_activations=True)

@@ -1,110 +1,104 @@
-"""FedDST (Bibikar et al. 2022): each device adjusts its own mask, and the server merges masks and weights."""
+"""FedDST (Bibikar et al. 2022, https://arxiv.org/abs/2112.09824): each device adjusts its own mask.
+
+The server merges masks and weights.
+"""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from fedmef.device.training import LocalTraining
-from fedmef.methods.base import (
-    Adjustment,
-    Extras,
-    Plan,
-    RejectedError,
-    Update,
-    average_floats,
-    expect_extras,
-    sample_weights,
-)
+from fedmef.errors import RejectedError
+from fedmef.methods.base import Adjustment, Rules, average_floats, expect_extras, sample_weights
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
-from fedmef.nn import SparseConv2d, sparse_layers
-from fedmef.sparsity import active_positions, drop_and_grow
+from fedmef.sparsity.adjustment import drop_and_grow
+from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.masks import active_positions
+from fedmef.sparsity.model import Model
+from fedmef.wire.job import Job
+from fedmef.wire.update import Extras, Update
+
+if TYPE_CHECKING:
+    from fedmef.device.training import LocalTraining
 
 
 class FedDST(FedTiny):
     """A random sparse network with BatchNorm whose masks devices adjust halfway through their training."""
 
     devices_adjust = True
+    own_merge = True
 
-    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+    def train(self, local: "LocalTraining", job: Job) -> Extras:
         """In adjustment rounds: train one half, drop and grow, train the other half, send the mask too."""
-        epochs = self.experiment.local_epochs
-        if not plan.adjusts:
-            local.fit(epochs)
+        if not job.adjusts:
+            local.fit(job.local_epochs)
             return Extras()
-        local.fit(epochs / 2)
-        self._adjust_locally(local, plan)
-        local.fit(epochs / 2)
-        layers = sparse_layers(local.model)
-        return Extras(masks={name: layer.mask for name, layer in layers.items()})
+        local.fit(job.local_epochs / 2)
+        _adjust_locally(local, job)
+        local.fit(job.local_epochs / 2)
+        return Extras(masks=local.model.masks())
 
-    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
+    def check(self, model: Model, update: Update, job: Job) -> None:
         """In adjustment rounds every update has its own masks, with as many ones as the server's."""
-        layers = sparse_layers(model) if plan.adjusts else {}
+        layers = model.network.sparse_layers if job.adjusts else {}
         expect_extras(update, masks=layers)
-        for name, layer in layers.items():
-            _positions(update, name, layer)
+        for name in layers:
+            _positions(update, name, model)
 
-    def aggregate(self, model: nn.Module, updates: Sequence[Update]) -> None:
+    def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """The average; weights whose masks the devices have changed wait for `adjust`."""
-        layers = sparse_layers(model) if updates[0].extras.masks else {}
-        average_floats(model, updates, sample_weights(updates), without={f"{name}.values" for name in layers})
+        layers = model.network.sparse_layers if updates[0].extras.masks else {}
+        average_floats(model, updates, rules.combine, without={f"{name}.values" for name in layers})
 
-    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
+    def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Per position, the average over the devices that hold it; of their union the `n_l` largest stay."""
         weights, exchanged = sample_weights(updates), 0
-        for name, layer in sparse_layers(model).items():
-            held = [(_positions(update, name, layer), update.weights[f"{name}.values"]) for update in updates]
-            union, averages = average_over_holders(held, weights, layer.geometry.size)
-            kept = _largest(averages, layer.active_count)
-            before = layer.active_positions().to(union.device)
-            exchanged += int(torch.isin(union[kept], before, invert=True).sum())
-            layer.assign(union[kept], averages[kept])
+        for name, layer in model.network.sparse_layers.items():
+            held = [(_positions(update, name, model), update.weights[f"{name}.values"]) for update in updates]
+            union, averages = average_over_holders(held, weights, layer.size)
+            kept = _largest(averages, model.values(name).size)
+            exchanged += int(np.isin(union[kept], model.positions(name), invert=True).sum())
+            model.assign(name, union[kept], averages[kept])
         return Adjustment(exchanged, dropped_magnitude=None)  # each device dropped weights of its own
 
-    def _adjust_locally(self, local: LocalTraining, plan: Plan) -> None:
-        counts = adjustment_counts(local.model, plan.adjustment_rate)
-        layers = sparse_layers(local.model)
-        for name, scores in local.growth_scores(counts).items():
-            layer = layers[name]
-            values = layer.values.detach()
-            initial = values.new_zeros(scores.positions.numel())
-            layer.assign(
-                *drop_and_grow(
-                    layer.active_positions(),
-                    values,
-                    scores.positions,
-                    scores.gradients,
-                    counts[name],
-                    initial,
-                )
-            )
+
+def _adjust_locally(local: "LocalTraining", job: Job) -> None:
+    model = Model(local.model.network, dict(local.model.state))
+    counts = adjustment_counts(model, job.adjustment_rate)
+    for name, scores in local.growth_scores(counts).items():
+        values, initial = model.values(name), np.zeros_like(scores.gradients)
+        model.assign(
+            name,
+            *drop_and_grow(
+                model.positions(name), values, scores.positions, scores.gradients, counts[name], initial
+            ),
+        )
+    local.replace(model)
 
 
 def average_over_holders(
-    held: Sequence[tuple[Tensor, Tensor]], weights: Sequence[float], size: int
-) -> tuple[Tensor, Tensor]:
+    held: Sequence[tuple[Integers, Array]], weights: Sequence[float], size: int
+) -> tuple[Integers, Array]:
     """The union of the devices' positions, and at each the weighted average over the devices that hold it."""
-    total = torch.zeros(size, dtype=torch.float64)
-    share = torch.zeros(size, dtype=torch.float64)
+    total, share = np.zeros(size), np.zeros(size)
     for (positions, values), weight in zip(held, weights, strict=True):
-        total[positions] += weight * values.double()
+        total[positions] += weight * values.astype(np.float64)
         share[positions] += weight
-    union = share.nonzero().squeeze(1)
-    return union, (total[union] / share[union]).to(held[0][1].dtype)
+    union = np.flatnonzero(share)
+    return union, (total[union] / share[union]).astype(held[0][1].dtype)
 
 
-def _positions(update: Update, name: str, layer: SparseConv2d) -> Tensor:
+def _positions(update: Update, name: str, model: Model) -> Integers:
     mask = update.extras.masks.get(name)
     if mask is None:
         raise RejectedError(f"device {update.device} sent no mask of {name}")
-    positions = active_positions(mask, layer.geometry.size)
-    if positions.numel() != update.weights[f"{name}.values"].numel():
+    positions = active_positions(mask, model.network.sparse_layers[name].size)
+    if positions.size != update.weights[f"{name}.values"].size:
         raise RejectedError(f"device {update.device} sent a mask of {name} that does not fit its values")
     return positions
 
 
-def _largest(values: Tensor, count: int) -> Tensor:
+def _largest(values: Array, count: int) -> Integers:
     """Positions of the `count` largest magnitudes, ascending, with zeros if there are not enough others."""
-    return torch.sort(values.abs(), descending=True, stable=True).indices[:count].sort().values
+    return np.sort(np.argsort(-np.abs(values), kind="stable")[:count])

@@ -1,14 +1,9 @@
-"""FL-PQSU (Xu et al. 2021): the server prunes once, before training, and never again."""
+"""FL-PQSU (Xu et al. 2021, https://doi.org/10.1109/ACCESS.2021.3063291): pruned once, before training."""
 
-from torch import nn
-
-from fedmef.methods.base import Method
-from fedmef.methods.sparse_network import sparse_network
+from fedmef.methods.base import Method, Recipe
 
 
 class FLPQSU(Method):
-    """A static sparse network: the weights of largest initial magnitude (L1) stay."""
+    """A static sparse network with BatchNorm: the weights of largest initial magnitude (L1) stay."""
 
-    def prepare(self, network: nn.Module) -> nn.Module:
-        """Prune the initial weights by magnitude, with BatchNorm and whole activations."""
-        return sparse_network(network, self.experiment, initialization="magnitude")
+    recipe = Recipe(masks="magnitude")

@@ -1,7 +1,8 @@
-"""PruneFL (Jiang et al. 2022): the server keeps the weights of largest squared gradient per unit of time.
+"""PruneFL (Jiang et al. 2022, https://arxiv.org/abs/1909.12326): keeps the weights of largest `g² / t`.
 
-In adjustment rounds a device adds up the squared gradients of *all* positions, so it holds a dense tensor for
-every layer; FedMef sets PruneFL aside for that memory. An ordinary step holds none of them.
+That is the squared gradient per unit of time. In adjustment rounds a device adds up the squared gradients of
+*all* positions, so it holds a dense tensor for every layer; FedMef sets PruneFL aside for that memory. An
+ordinary step holds none of them.
 
 Weights move freely between layers, as in the paper. Deviations, so that methods are compared at one size and
 from one start: the total number of active weights stays what the sparsity says, where the paper's grows and
@@ -9,93 +10,99 @@ shrinks; the first masks are random, where the paper prunes at one device before
 counts multiply-adds, where the paper times a device.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from statistics import median
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedmef.device.training import LocalTraining
-from fedmef.methods.base import (
-    Adjustment,
-    Extras,
-    Plan,
-    RejectedError,
-    Update,
-    expect_extras,
-    sample_weights,
-)
+from fedmef.errors import RejectedError
+from fedmef.methods.base import Adjustment, Rules, expect_extras, sample_weights
 from fedmef.methods.fedtiny import FedTiny
-from fedmef.nn import SparseConv2d, sparse_layers
+from fedmef.nn.backend import TorchBackend
+from fedmef.nn.layers import SparseConv2d, sparse_layers
+from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import Network
+from fedmef.sparsity.operations import Layer
+from fedmef.wire.job import Job
+from fedmef.wire.update import Extras, Update
+
+if TYPE_CHECKING:
+    from fedmef.device.training import LocalTraining
 
 
 class PruneFL(FedTiny):
-    """A random sparse network with BatchNorm; adjustment rounds choose all its positions anew."""
+    """A random sparse network with BatchNorm; adjustment rounds choose all its positions again."""
 
     fixed_layer_counts = False
+    needs_torch = True
 
-    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+    def train(self, local: "LocalTraining", job: Job) -> Extras:
         """Ordinary training; in adjustment rounds the importance of every position is added up meanwhile."""
-        epochs = self.experiment.local_epochs
-        if not plan.adjusts:
-            local.fit(epochs)
+        if not job.adjusts:
+            local.fit(job.local_epochs)
             return Extras()
-        layers = prunable_layers(local.model)
-        with squared_gradients(layers) as importance, layer_times(layers) as times:
-            local.fit(epochs)
+        assert isinstance(local.backend, TorchBackend)
+        with squared_gradients(sparse_layers(local.backend.module)) as importance:
+            local.fit(job.local_epochs)
         # Devices are weighted by their samples; a sum over steps would count samples twice.
-        steps = local.steps(epochs)
-        tensors = {f"{name}.importance": value / steps for name, value in importance.items()}
-        tensors |= {f"{name}.time": torch.tensor(float(value)) for name, value in times.items()}
-        return Extras(tensors=tensors)
-
-    def check(self, model: nn.Module, update: Update, plan: Plan) -> None:
-        """In adjustment rounds every update has the importances."""
-        layers = prunable_layers(model) if plan.adjusts else {}
-        expect_extras(
-            update, tensors=[f"{name}.{part}" for name in layers for part in ("importance", "time")]
+        steps = local.steps(job.local_epochs)
+        return Extras(
+            arrays={f"{name}.importance": (value / steps).cpu().numpy() for name, value in importance.items()}
         )
-        for name, layer in layers.items():
-            _received(update, name, layer)
 
-    def adjust(self, model: nn.Module, updates: Sequence[Update], plan: Plan) -> Adjustment:
+    def check(self, model: Model, update: Update, job: Job) -> None:
+        """In adjustment rounds every update has the importances."""
+        layers = model.network.sparse_layers if job.adjusts else {}
+        expect_extras(update, arrays=[f"{name}.importance" for name in layers])
+        for name, layer in layers.items():
+            _importance(update, name, layer.size)
+
+    def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Of all prunable layers together, keep the positions of largest `g² / t`."""
-        layers, weights = prunable_layers(model), sample_weights(updates)
+        layers, times = model.network.sparse_layers, layer_times(model.network)
         ratios = {}
         for name, layer in layers.items():
-            sent = [_received(update, name, layer) for update in updates]
-            importance = self.combine([importance for importance, _ in sent], weights)
-            ratios[name] = importance / median(time for _, time in sent)  # all send the same, but liars
-        chosen = choose_positions(ratios, sum(layer.active_count for layer in layers.values()))
-        lost = [_reassign(layers[name], positions) for name, positions in chosen.items()]
-        dropped = torch.cat(lost)
-        return Adjustment(dropped.numel(), float(dropped.mean()) if dropped.numel() else None)
+            sent = [_importance(update, name, layer.size) for update in updates]
+            ratios[name] = rules.combine(sent, sample_weights(updates)) / times[name]
+        chosen = choose_positions(ratios, sum(model.values(name).size for name in layers))
+        dropped = np.concatenate([_reassign(model, name, positions) for name, positions in chosen.items()])
+        return Adjustment(dropped.size, float(dropped.mean()) if dropped.size else None)
 
 
-def prunable_layers(model: nn.Module) -> dict[str, SparseConv2d]:
-    """The layers between which weights move; what is dense by choice is a plain layer in this network."""
-    return sparse_layers(model)
-
-
-def choose_positions(ratios: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+def choose_positions(ratios: Mapping[str, Array], count: int) -> dict[str, Integers]:
     """The `count` positions of largest ratio over all layers, ascending; every layer keeps at least one."""
-    first = {name: int(ratio.argmax()) for name, ratio in ratios.items()}
-    lifted = [ratio.double().clone() for ratio in ratios.values()]
-    for ratio, position in zip(lifted, first.values(), strict=True):
-        ratio[position] = torch.inf
-    best = torch.sort(torch.cat(lifted), descending=True, stable=True).indices[:count].sort().values
+    lifted = []
+    for ratio in ratios.values():
+        part = ratio.astype(np.float64)
+        part[part.argmax()] = np.inf
+        lifted.append(part)
+    best = np.sort(np.argsort(-np.concatenate(lifted), kind="stable")[:count])
     chosen, start = {}, 0
     for name, ratio in ratios.items():
-        inside = best[(best >= start) & (best < start + ratio.numel())]
+        inside = best[(best >= start) & (best < start + ratio.size)]
         chosen[name] = inside - start
-        start += ratio.numel()
+        start += ratio.size
     return chosen
 
 
+def layer_times(network: Network) -> dict[str, int]:
+    """`t`: what one weight of a layer costs in a forward pass: a multiply-add for each output pixel."""
+    times: dict[str, int] = {}
+    for operation in network.operations:
+        if isinstance(operation, Layer):
+            _, *size = network.shapes[operation.name]
+            times[operation.module] = times.get(operation.module, 0) + math.prod(size)
+    return times
+
+
 @contextmanager
-def squared_gradients(layers: dict[str, SparseConv2d]) -> Iterator[dict[str, Tensor]]:
+def squared_gradients(layers: Mapping[str, SparseConv2d]) -> Iterator[dict[str, Tensor]]:
     """Add up the squared gradient of every position, active or pruned, over the block's backward passes."""
     sums = {
         name: torch.zeros(layer.geometry.size, device=layer.mask.device) for name, layer in layers.items()
@@ -118,40 +125,20 @@ def squared_gradients(layers: dict[str, SparseConv2d]) -> Iterator[dict[str, Ten
         yield sums
 
 
-@contextmanager
-def layer_times(layers: dict[str, SparseConv2d]) -> Iterator[dict[str, int]]:
-    """`t`: what one weight of a layer costs in a forward pass: a multiply-add for each output pixel."""
-    times: dict[str, int] = {}
-
-    def note(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
-        times[name] = output[0, 0].numel()
-
-    with ExitStack() as undo:
-        for name, layer in layers.items():
-            undo.callback(layer.register_forward_hook(partial(note, name)).remove)
-        yield times
-
-
-def _received(update: Update, name: str, layer: SparseConv2d) -> tuple[Tensor, float]:
-    importance = update.extras.tensors.get(f"{name}.importance")
-    time = update.extras.tensors.get(f"{name}.time")
-    if importance is None or time is None or importance.shape != (layer.geometry.size,) or time.shape:
+def _importance(update: Update, name: str, size: int) -> Array:
+    importance = update.extras.arrays.get(f"{name}.importance")
+    if importance is None or importance.shape != (size,):
         raise RejectedError(f"device {update.device} sent no importance of {name}")
-    kinds = (importance.dtype, time.dtype) == (torch.float32, torch.float32)
-    if (
-        not kinds
-        or not torch.isfinite(importance).all()
-        or (importance < 0).any()
-        or not 1 <= float(time) < 1e9
-    ):
+    if importance.dtype != np.float32 or not np.isfinite(importance).all() or (importance < 0).any():
         raise RejectedError(f"device {update.device} sent importances of {name} that make no sense")
-    return importance, float(time)
+    return importance
 
 
-def _reassign(layer: SparseConv2d, positions: Tensor) -> Tensor:
+def _reassign(model: Model, name: str, positions: Integers) -> Array:
     """Make these positions active, new ones with 0; returns the magnitudes that were dropped."""
-    active, values = layer.active_positions().cpu(), layer.values.detach().cpu()
-    dense = torch.zeros(layer.geometry.size, dtype=values.dtype).index_copy_(0, active, values)
-    lost = values[torch.isin(active, positions, invert=True)].abs()
-    layer.assign(positions.to(layer.mask.device), dense[positions].to(layer.mask.device))
+    active, values = model.positions(name), model.values(name)
+    dense = np.zeros(model.network.sparse_layers[name].size, dtype=values.dtype)
+    dense[active] = values
+    lost: Array = np.abs(values[np.isin(active, positions, invert=True)])
+    model.assign(name, positions, dense[positions])
     return lost

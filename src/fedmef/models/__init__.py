@@ -18,13 +18,11 @@ __all__ = [
     "MODELS",
     "build_model",
     "find_builder",
-    "layout_for",
     "mobilenet_v2",
     "resnet18",
     "resnet34",
     "resnet50",
     "small_cnn",
-    "wants_channels_last",
 ]
 
 Builder = Callable[..., nn.Module]
@@ -101,16 +99,3 @@ def _own_builder(path: str, width: int | None, stem: str | None) -> Builder:
             f"model '{path}' cannot be called with the keywords classes and channels: {error}"
         ) from error
     return function
-
-
-def wants_channels_last(model: nn.Module) -> bool:
-    """Whether images shall lie channels last in memory, which is faster on a CPU.
-
-    Only a network that says so gets them: one that calls `view()` on its features would fail.
-    """
-    return bool(getattr(model, "channels_last", False))
-
-
-def layout_for(model: nn.Module) -> torch.memory_format:
-    """How a batch of images lies in memory when this model trains on it."""
-    return torch.channels_last if wants_channels_last(model) else torch.contiguous_format

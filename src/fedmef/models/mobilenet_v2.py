@@ -5,13 +5,12 @@ dropout before the classifier, so that training draws no random numbers. Paramet
 as in torchvision.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fedmef.models.initialisation import initialise_convolutions
-from fedmef.models.resnet import Stem
+from fedmef.models.resnet import Stem, initialise_convolutions
 
 
 class Stage(NamedTuple):
@@ -81,8 +80,6 @@ class InvertedResidual(nn.Module):
 
 class MobileNetV2(nn.Module):
     """A stem, seven stages of inverted residuals, a 1x1 convolution and a linear classifier."""
-
-    channels_last: ClassVar[bool] = True
 
     def __init__(self, *, classes: int, channels: int, width: int, stem: Stem) -> None:
         super().__init__()

@@ -10,10 +10,18 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fedmef.models.initialisation import initialise_convolutions
-
 Stem = Literal["cifar", "strided", "imagenet"]
 STEMS: tuple[Stem, ...] = get_args(Stem)
+
+
+def initialise_convolutions(network: nn.Module) -> None:
+    """Kaiming-normal weights by fan-out (He et al. 2015, https://arxiv.org/abs/1502.01852).
+
+    Batch norms (one, zero) and classifier keep PyTorch's start.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -87,8 +95,6 @@ def _stage(block: Block, inputs: int, planes: int, depth: int, stride: int) -> n
 
 class ResNet(nn.Module):
     """A stem, four stages of blocks whose planes double from `width`, and a linear classifier."""
-
-    channels_last: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fedmef.models.initialisation import initialise_convolutions
+from fedmef.models.resnet import initialise_convolutions
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Sequential:

@@ -2,12 +2,13 @@
 
 from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d, guard_batchnorm
 from fedmef.nn.convolution import CachePolicy, Geometry, sparse_conv2d
-from fedmef.nn.growth import GrowthScores, growth_scores
+from fedmef.nn.growth import growth_scores
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.normalization import FilterNormalization
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
 from fedmef.nn.sparsify import dense_by_default, sparsify
+from fedmef.sparsity.growth import GrowthScores
 
 __all__ = [
     "AdaptiveAvgPool2d",

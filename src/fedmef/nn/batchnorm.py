@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class _Guarded(_BatchNorm):
     """Such a batch is normalised with the running statistics, or to 0 where there are none."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         if input.numel() > input.shape[1] or not (self.training or self.running_mean is None):
             return super().forward(input)
         mean, variance = self.running_mean, self.running_var

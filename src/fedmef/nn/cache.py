@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedmef.sparsity.masks import active_count, active_positions, mask_from_positions
-from fedmef.sparsity.topk import largest_magnitudes
+from fedmef.nn.bits import active_positions, mask_from_positions
+from fedmef.nn.topk import largest_magnitudes
+from fedmef.sparsity.masks import active_count
 
 
 @dataclass(frozen=True)

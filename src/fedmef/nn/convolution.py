@@ -1,7 +1,6 @@
 """The sparse convolution itself: one function, forward and backward, on (input, values, mask, geometry).
 
-A dense weight, and a dense gradient of it, exist only while one of the two passes of one layer runs. This is
-the seam behind which faster kernels will stand.
+A dense weight, and a dense gradient of it, exist only while one of the two passes of one layer runs.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -14,10 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedmef.nn.bits import active_positions
 from fedmef.nn.cache import PrunedActivation
 from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
 from fedmef.nn.normalization import FilterNormalization, StandardizedFilters
-from fedmef.sparsity.masks import active_positions
 
 # Receives a layer's dense gradient for the pruned positions (zero at the active ones) and must not keep it.
 GrowthObserver = Callable[[Tensor], None]
@@ -58,7 +57,7 @@ _PRUNED: MutableMapping[Tensor, tuple[int, CachePolicy, PrunedActivation]] = Wea
 
 
 def sparse_conv2d(
-    input: Tensor,  # noqa: A002  (torch's own name for it)
+    input: Tensor,
     values: Tensor,
     mask: Tensor,
     geometry: Geometry,
@@ -73,7 +72,7 @@ def sparse_conv2d(
     The gradient for the input is exact at any cache sparsity; those for `values` and `gain` use what is kept.
     """
     if torch.is_autocast_enabled(input.device.type):
-        input = input.to(torch.get_autocast_dtype(input.device.type))  # noqa: A001
+        input = input.to(torch.get_autocast_dtype(input.device.type))
     if torch.is_grad_enabled() and (values.requires_grad or input.requires_grad):
         output: Tensor = _SparseConvolution.apply(  # type: ignore[no-untyped-call]
             input, values, mask, gain, bias, geometry, cache, observe_growth
@@ -131,7 +130,7 @@ class SparseWeight:
         Zero at active positions. May overwrite its argument; one of another layout is copied.
         """
         if self.positions is None:
-            return torch.zeros_like(dense_gradient).view(-1)
+            return torch.zeros_like(dense_gradient).reshape(-1)
         gradient = dense_gradient.reshape(self.geometry.shape[0], -1)
         if self.standardized is not None:
             gradient.mul_(self.standardized.growth_scale.unsqueeze(1))
@@ -156,7 +155,7 @@ class _SparseConvolution(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         values: Tensor,
         mask: Tensor,
         gain: Tensor | None,
@@ -209,7 +208,7 @@ class _SparseConvolution(torch.autograd.Function):
         return grad_input, grad_values, None, grad_gain, grad_bias, None, None, None
 
 
-def _prune_once(input: Tensor, ordered: Tensor, cache: CachePolicy) -> PrunedActivation:  # noqa: A002
+def _prune_once(input: Tensor, ordered: Tensor, cache: CachePolicy) -> PrunedActivation:
     """What is kept of an input; a shortcut's convolution shares it with the one beside it."""
     if input.grad_fn is None:  # a batch may be written over unseen, or live long
         return PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
@@ -227,7 +226,7 @@ def _kept_input(ctx: Any, kept: list[Tensor], dtype: torch.dtype) -> Tensor:
     return from_memory_order(PrunedActivation(*kept).restore(ctx.ordered_shape, dtype), ctx.channels_last)
 
 
-def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:  # noqa: A002
+def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     bias = None if bias is None else bias.to(input.dtype)
     weight = weight.to(input.dtype)
     return F.conv2d(
@@ -235,7 +234,7 @@ def _convolve(input: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geom
     )
 
 
-def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> Tensor:  # noqa: A002
+def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> Tensor:
     weight = input.new_empty(1).expand(geometry.shape)
     if _reads_shapes_only(input, weight, geometry):
         weight = _stand_in(geometry.shape, input)
@@ -243,13 +242,13 @@ def _weight_gradient(grad_output: Tensor, input: Tensor, geometry: Geometry) -> 
 
 
 def _input_gradient(grad_output: Tensor, shape: torch.Size, weight: Tensor, geometry: Geometry) -> Tensor:
-    input = weight.new_empty(1).expand(shape)  # noqa: A001
+    input = weight.new_empty(1).expand(shape)
     if _reads_shapes_only(input, weight, geometry):
-        input = _stand_in(shape, grad_output)  # noqa: A001
+        input = _stand_in(shape, grad_output)
     return _convolution_backward(grad_output, input, weight, geometry, [True, False, False])[0]
 
 
-def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> bool:  # noqa: A002
+def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> bool:
     """Whether the kernel never looks at a tensor of which it only needs the shape; some copy it first."""
     select = getattr(torch._C, "_select_conv_backend", None)  # no public function says so
     if select is None:
@@ -269,7 +268,7 @@ def _stand_in(shape: Sequence[int], beside: Tensor) -> Tensor:
 
 def _convolution_backward(
     grad_output: Tensor,
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     weight: Tensor,
     geometry: Geometry,
     wanted: list[bool],

@@ -15,15 +15,15 @@ from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from fedmef.nn.relu import relu, relu6
 
 
-def _relu(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002
+def _relu(input: Tensor, inplace: bool = False) -> Tensor:
     return relu(input)
 
 
-def _relu6(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002
+def _relu6(input: Tensor, inplace: bool = False) -> Tensor:
     return relu6(input)
 
 
-def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor:  # noqa: A002
+def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor:
     return max_pool2d(input, *args, **kwargs)
 
 
@@ -64,6 +64,11 @@ def save_memory_in_functionals(model: nn.Module, skipped: Iterable[nn.Module] = 
     for module in skipped:
         module.register_forward_pre_hook(_pause)
         module.register_forward_hook(_resume, always_call=True)
+
+
+def are_saving(model: nn.Module) -> bool:
+    """Whether the model's functional calls are answered by the versions that keep little."""
+    return _enter in model._forward_pre_hooks.values()
 
 
 def _enter(module: nn.Module, args: Any) -> None:

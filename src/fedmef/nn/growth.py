@@ -4,27 +4,19 @@ What a device does in an adjustment round, after its last local step:
 
     with growth_scores(model, {"layer1.conv1": 20, ...}) as scores:
         loss_function(model(images), labels).backward()
-    scores["layer1.conv1"].positions, scores["layer1.conv1"].gradients
+    scores["layer1.conv1"].positions, scores["layer1.conv1"].gradients  # NumPy arrays
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
 
 from fedmef.errors import FedmefError, UserError
 from fedmef.nn.layers import sparse_layers
-from fedmef.sparsity.topk import largest_magnitudes
-
-
-@dataclass(frozen=True)
-class GrowthScores:
-    """The pruned positions of one layer whose gradients are largest, ascending, and these gradients."""
-
-    positions: Tensor
-    gradients: Tensor
+from fedmef.nn.topk import largest_magnitudes
+from fedmef.sparsity.growth import GrowthScores
 
 
 @contextmanager
@@ -45,7 +37,8 @@ def growth_scores(model: nn.Module, counts: Mapping[str, int]) -> Iterator[dict[
                 f"{name} took part twice in one pass: its gradients cannot be compared one at a time"
             )
         positions = largest_magnitudes(gradient, counts[name])
-        scores[name] = GrowthScores(positions, gradient.index_select(0, positions))
+        chosen = gradient.index_select(0, positions)
+        scores[name] = GrowthScores(positions.cpu().numpy(), chosen.cpu().numpy())
 
     try:
         for name in counts:

@@ -6,19 +6,18 @@ are any. Gradients and optimiser state have n_l entries too.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedmef.errors import FedmefError, UserError
+from fedmef.nn.bits import active_positions, count_bits, mask_from_positions
 from fedmef.nn.convolution import CachePolicy, Geometry, GrowthObserver, SparseWeight, sparse_conv2d
 from fedmef.nn.normalization import FilterNormalization, Scaling
 from fedmef.nn.pooling import Size, pair
-from fedmef.sparsity.masks import active_count, active_positions, count_bits, mask_from_positions, random_mask
-
-# For weights that are replaced at once: nothing is drawn from the user's generator.
-_UNUSED = torch.Generator()
+from fedmef.sparsity.masks import active_count, packed_size, random_mask
 
 
 class SparseConv2d(nn.Module):
@@ -32,6 +31,7 @@ class SparseConv2d(nn.Module):
         affine: with `normalize`, learn a gain per filter; usually together with `bias=True`.
         activation_sparsity: share of the input that is forgotten before it is kept for the backward pass.
         cache_dtype: how the kept part is stored (default: as it is); `torch.float16` halves it.
+        generator: NumPy's; by default PyTorch's own decides, as for any layer.
 
     The other arguments are those of `nn.Conv2d`; `padding_mode` is always "zeros".
     """
@@ -57,72 +57,73 @@ class SparseConv2d(nn.Module):
         affine: bool = False,
         activation_sparsity: float = 0.0,
         cache_dtype: torch.dtype | None = None,
-        generator: torch.Generator | None = None,
+        generator: np.random.Generator | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
         if in_channels % groups or out_channels % groups:
             raise UserError(f"groups = {groups}: must divide {in_channels} and {out_channels} channels")
-        if not 0 <= activation_sparsity < 1:
-            raise UserError(
-                f"activation_sparsity = {activation_sparsity}: must be at least 0 and below 1, such as 0.9"
-            )
-        if cache_dtype is not None and not (
-            isinstance(cache_dtype, torch.dtype) and cache_dtype.is_floating_point
-        ):
-            raise UserError(f"cache_dtype = {cache_dtype!r}: must be a torch dtype, such as torch.float16")
-        if affine and not normalize:
-            raise UserError("affine = True: only a normalised convolution has a gain; set normalize=True")
         channels = in_channels // groups
-        self.geometry = Geometry(
+        geometry = Geometry(
             (out_channels, channels, *pair(kernel_size)),
             pair(stride),
             pair(padding),
             pair(dilation),
             groups,
-            FilterNormalization(gamma, scaling, channels) if normalize else None,
+            _normalization(channels, normalize, gamma, scaling, affine),
         )
-        self.cache = CachePolicy(activation_sparsity, cache_dtype)
-        self.observe_growth: GrowthObserver | None = None
-
-        size = self.geometry.size
-        count = active_count(size, sparsity)
+        cache = _cache(activation_sparsity, cache_dtype)
+        self._build(geometry, cache, gain=affine, bias=bias, dtype=dtype, device=device)
         if generator is None:
-            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-        self.register_buffer("mask", random_mask(size, count, generator).to(device))
+            generator = np.random.default_rng(int(torch.randint(2**62, ())))
+        count = active_count(geometry.size, sparsity)
+        mask = torch.from_numpy(random_mask(geometry.size, count, generator)).to(device)
         # The fan-in that a filter really has decides how large its weights start (He et al. 2015).
         deviation = math.sqrt(2 / max(1.0, count / out_channels))
-        values = torch.randn(count, generator=generator, dtype=dtype) * deviation
-        self.values = nn.Parameter(values.to(device))
-        self.gain = nn.Parameter(torch.ones(out_channels, dtype=dtype, device=device)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(out_channels, dtype=dtype, device=device)) if bias else None
+        values = torch.from_numpy(generator.standard_normal(count) * deviation).to(device)
+        self.assign(active_positions(mask, geometry.size), values)
 
     @classmethod
-    def from_conv2d(cls, conv: nn.Conv2d, mask: Tensor, **options: Any) -> "SparseConv2d":
-        """A sparse layer with the weights that a dense one has at the ones of the packed `mask`.
-
-        `options` are the keyword arguments of `SparseConv2d` other than `sparsity` and `generator`.
-        """
-        affine = bool(options.get("affine"))
-        layer = cls(
-            conv.in_channels,
-            conv.out_channels,
-            pair(conv.kernel_size),  # type: ignore[arg-type]
-            pair(conv.stride),  # type: ignore[arg-type]
-            _symmetric_padding(conv),
-            pair(conv.dilation),  # type: ignore[arg-type]
-            conv.groups,
-            conv.bias is not None or affine,
-            **options,
-            generator=_UNUSED,
-            dtype=conv.weight.dtype,
-            device=conv.weight.device,
-        )
-        layer._take_over(conv, mask)
+    def empty(
+        cls,
+        geometry: Geometry,
+        cache: CachePolicy,
+        *,
+        gain: bool,
+        bias: bool,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """A layer without active weights, for `assign` to fill; `gain` and `bias` say whether it has them."""
+        layer = cls.__new__(cls)
+        layer._build(geometry, cache, gain=gain, bias=bias, dtype=dtype, device=device)
         return layer
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    @classmethod
+    def from_conv2d(
+        cls,
+        conv: nn.Conv2d,
+        mask: Tensor,
+        *,
+        normalize: bool = False,
+        gamma: float = 1.0,
+        scaling: Scaling = "filter",
+        affine: bool = False,
+        activation_sparsity: float = 0.0,
+        cache_dtype: torch.dtype | None = None,
+    ) -> Self:
+        """A sparse layer with the weights that a dense one has at the ones of the packed `mask`."""
+        geometry = Geometry(
+            tuple(conv.weight.shape),  # type: ignore[arg-type]
+            pair(conv.stride),  # type: ignore[arg-type]
+            symmetric_padding(conv) or pair(0),
+            pair(conv.dilation),  # type: ignore[arg-type]
+            conv.groups,
+            _normalization(conv.weight.shape[1], normalize, gamma, scaling, affine),
+        )
+        return cls._taking_over(conv, mask, geometry, affine, _cache(activation_sparsity, cache_dtype))
+
+    def forward(self, input: Tensor) -> Tensor:
         if input.ndim == 3:  # one image, as nn.Conv2d takes it
             return self.forward(input.unsqueeze(0)).squeeze(0)
         return sparse_conv2d(
@@ -156,19 +157,6 @@ class SparseConv2d(nn.Module):
             return SparseWeight(self.values, self.mask, self.geometry, self.gain).dense().clone()
 
     @torch.no_grad()
-    def center_filters(self) -> None:
-        """Take the mean of each filter's active weights away: what the layer computes stays the same.
-
-        Only for layers that normalise, others are left alone. NSConv sees a weight's distance from that mean;
-        with a mean of 0 this is the weight's magnitude, and growing at 0 hardly changes anything.
-        """
-        if self.geometry.normalization is not None:
-            weight = SparseWeight(self.values, self.mask, self.geometry, None)
-            assert weight.standardized is not None
-            dead = (weight.lengths < 2).repeat_interleave(weight.lengths)  # their mean is all that they are
-            self.values.copy_(torch.where(dead, self.values, weight.standardized.centered))
-
-    @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Make exactly these positions (ascending) active, with these values.
 
@@ -184,16 +172,43 @@ class SparseConv2d(nn.Module):
         else:
             self.values = nn.Parameter(values.to(self.values.dtype, copy=True), self.values.requires_grad)
 
+    def _build(
+        self,
+        geometry: Geometry,
+        cache: CachePolicy,
+        *,
+        gain: bool,
+        bias: bool,
+        dtype: torch.dtype | None,
+        device: torch.device | str | None,
+    ) -> None:
+        nn.Module.__init__(self)
+        self.geometry, self.cache = geometry, cache
+        self.observe_growth: GrowthObserver | None = None
+        filters, packed = geometry.shape[0], packed_size(geometry.size)
+        self.register_buffer("mask", torch.zeros(packed, dtype=torch.uint8, device=device))
+        self.values = nn.Parameter(torch.empty(0, dtype=dtype, device=device))
+        self.gain = nn.Parameter(torch.ones(filters, dtype=dtype, device=device)) if gain else None
+        self.bias = nn.Parameter(torch.zeros(filters, dtype=dtype, device=device)) if bias else None
+
+    @classmethod
     @torch.no_grad()
-    def _take_over(self, dense: nn.Conv2d | nn.Linear, mask: Tensor) -> None:
-        """Have the weights of a dense layer at the ones of a packed mask, frozen if they are."""
+    def _taking_over(
+        cls, dense: nn.Conv2d | nn.Linear, mask: Tensor, geometry: Geometry, affine: bool, cache: CachePolicy
+    ) -> Self:
+        """The layer with the weights of a dense one at the ones of a packed mask, frozen if they are."""
         weight = dense.weight.detach().reshape(-1)
+        has_bias = dense.bias is not None or affine
+        layer = cls.empty(
+            geometry, cache, gain=affine, bias=has_bias, dtype=weight.dtype, device=weight.device
+        )
         positions = active_positions(mask.to(weight.device), weight.numel())
-        self.assign(positions, weight[positions])
-        self.values.requires_grad_(dense.weight.requires_grad)
-        if dense.bias is not None and self.bias is not None:
-            self.bias.copy_(dense.bias)
-            self.bias.requires_grad_(dense.bias.requires_grad)
+        layer.assign(positions, weight[positions])
+        layer.values.requires_grad_(dense.weight.requires_grad)
+        if dense.bias is not None and layer.bias is not None:
+            layer.bias.copy_(dense.bias)
+            layer.bias.requires_grad_(dense.bias.requires_grad)
+        return layer
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         mask, values = state_dict.get(f"{prefix}mask"), state_dict.get(f"{prefix}values")
@@ -206,7 +221,7 @@ class SparseConv2d(nn.Module):
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def extra_repr(self) -> str:  # noqa: D102
+    def extra_repr(self) -> str:
         out_channels, channels, *kernel = self.geometry.shape
         normalization = self.geometry.normalization
         parts = [
@@ -227,23 +242,24 @@ class SparseLinear(SparseConv2d):
         super().__init__(in_features, out_features, 1, bias=bias, **options)
 
     @classmethod
-    def from_linear(cls, linear: nn.Linear, mask: Tensor, **options: Any) -> "SparseLinear":
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        mask: Tensor,
+        *,
+        normalize: bool = False,
+        gamma: float = 1.0,
+        scaling: Scaling = "filter",
+        affine: bool = False,
+        activation_sparsity: float = 0.0,
+        cache_dtype: torch.dtype | None = None,
+    ) -> Self:
         """A sparse layer with the weights that a dense one has at the ones of the packed `mask`."""
-        weight = linear.weight.detach()
-        bias = linear.bias is not None or bool(options.get("affine"))
-        layer = cls(
-            linear.in_features,
-            linear.out_features,
-            bias,
-            **options,
-            generator=_UNUSED,
-            dtype=weight.dtype,
-            device=weight.device,
-        )
-        layer._take_over(linear, mask)
-        return layer
+        normalization = _normalization(linear.in_features, normalize, gamma, scaling, affine)
+        geometry = Geometry((linear.out_features, linear.in_features, 1, 1), normalization=normalization)
+        return cls._taking_over(linear, mask, geometry, affine, _cache(activation_sparsity, cache_dtype))
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         pixels = input.reshape(-1, input.shape[-1], 1, 1)
         return super().forward(pixels).view(*input.shape[:-1], self.geometry.shape[0])
 
@@ -253,10 +269,27 @@ def sparse_layers(model: nn.Module) -> dict[str, SparseConv2d]:
     return {name: module for name, module in model.named_modules() if isinstance(module, SparseConv2d)}
 
 
-def _symmetric_padding(conv: nn.Conv2d) -> tuple[int, int]:
+def _normalization(
+    channels: int, normalize: bool, gamma: float, scaling: Scaling, affine: bool
+) -> FilterNormalization | None:
+    if affine and not normalize:
+        raise UserError("affine = True: only a normalised convolution has a gain; set normalize=True")
+    return FilterNormalization(gamma, scaling, channels) if normalize else None
+
+
+def _cache(sparsity: float, dtype: torch.dtype | None) -> CachePolicy:
+    if not 0 <= sparsity < 1:
+        raise UserError(f"activation_sparsity = {sparsity}: must be at least 0 and below 1, such as 0.9")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise UserError(f"cache_dtype = {dtype!r}: must be a torch dtype, such as torch.float16")
+    return CachePolicy(sparsity, dtype)
+
+
+def symmetric_padding(conv: nn.Conv2d) -> tuple[int, int] | None:
+    """How much a convolution pads on either side; None for one that pads one side more than the other."""
     if conv.padding == "same":
         rows, columns = (
             dilation * (kernel - 1) for dilation, kernel in zip(conv.dilation, conv.kernel_size, strict=True)
         )
-        return rows // 2, columns // 2
+        return None if rows % 2 or columns % 2 else (rows // 2, columns // 2)
     return (0, 0) if conv.padding == "valid" else pair(conv.padding)  # type: ignore[arg-type]

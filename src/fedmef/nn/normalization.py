@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from fedmef.errors import UserError
+from fedmef.sparsity.operations import Normalization
 
 Scaling = Literal["filter", "paper"]
 
 
 @dataclass(frozen=True)
-class FilterNormalization:
-    """The constants of NSConv.
+class FilterNormalization(Normalization):
+    """The constants of NSConv, and what they do.
 
     Attributes:
         gamma: `γ`, the norm that every filter gets.
@@ -29,11 +30,6 @@ class FilterNormalization:
         input_channels: `c_in`, which only "paper" uses.
         epsilon: `ε`.
     """
-
-    gamma: float = 1.0
-    scaling: Scaling = "filter"
-    input_channels: int = 1
-    epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
         if self.scaling not in get_args(Scaling):

@@ -23,7 +23,7 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         kernel: Pair,
         stride: Pair,
         padding: Pair,
@@ -31,24 +31,21 @@ class _MaxPool(torch.autograd.Function):
         ceil_mode: bool,
     ) -> Tensor:
         output, index = F.max_pool2d_with_indices(input, kernel, stride, padding, dilation, ceil_mode)
-        corner_row, corner_column = _window_corners(output.shape, stride, padding, output.device)
-        row = (index // input.shape[-1] - corner_row) // dilation[0]
-        column = (index % input.shape[-1] - corner_column) // dilation[1]
-        ctx.save_for_backward((row * kernel[1] + column).to(torch.uint8))
+        offsets = _offsets(kernel, dilation, input.shape[-1], input.device)
+        places = torch.zeros(int(offsets[-1]) + 1, dtype=torch.uint8, device=input.device)
+        places[offsets] = torch.arange(offsets.numel(), dtype=torch.uint8, device=input.device)
+        ctx.save_for_backward(places[index - _corners(output, stride, padding, input.shape[-1])])
         ctx.input_shape, ctx.geometry = input.shape, (kernel, stride, padding, dilation)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        (offset,) = ctx.saved_tensors
+        (place,) = ctx.saved_tensors
         kernel, stride, padding, dilation = ctx.geometry
         height, width = ctx.input_shape[-2:]
-        corner_row, corner_column = _window_corners(grad_output.shape, stride, padding, grad_output.device)
-        offset = offset.long()
-        row = corner_row + offset // kernel[1] * dilation[0]
-        column = corner_column + (offset % kernel[1]) * dilation[1]
-        index = (row * width + column).flatten(-2)
         planes = grad_output.new_zeros(*ctx.input_shape[:-2], height * width)
+        offset = _offsets(kernel, dilation, width, planes.device)[place.long()]
+        index = (offset + _corners(grad_output, stride, padding, width)).flatten(-2)
         grad_input = planes.scatter_add_(-1, index, grad_output.flatten(-2))
         return grad_input.view(ctx.input_shape), None, None, None, None, None
 
@@ -57,7 +54,7 @@ class _AvgPool(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         kernel: Pair,
         stride: Pair,
         padding: Pair,
@@ -78,7 +75,7 @@ class _AvgPool(torch.autograd.Function):
 
 class _AdaptiveAvgPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: Tensor, output_size: Any) -> Tensor:  # noqa: A002
+    def forward(ctx: Any, input: Tensor, output_size: Any) -> Tensor:
         ctx.input_shape = input.shape
         return F.adaptive_avg_pool2d(input, output_size)
 
@@ -89,7 +86,7 @@ class _AdaptiveAvgPool(torch.autograd.Function):
 
 
 def max_pool2d(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     kernel_size: Size,
     stride: Size | None = None,
     padding: Size = 0,
@@ -106,7 +103,7 @@ def max_pool2d(
 
 
 def avg_pool2d(
-    input: Tensor,  # noqa: A002
+    input: Tensor,
     kernel_size: Size,
     stride: Size | None = None,
     padding: Size = 0,
@@ -122,7 +119,7 @@ def avg_pool2d(
     return output
 
 
-def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:  # noqa: A002
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """`F.adaptive_avg_pool2d`, keeping nothing."""
     if output_size in (1, (1, 1), [1, 1]):  # a mean in PyTorch, which keeps nothing either
         return F.adaptive_avg_pool2d(input, output_size)
@@ -133,21 +130,21 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:  # noqa: A00
 class MaxPool2d(nn.MaxPool2d):
     """Drop-in for `nn.MaxPool2d` (without `return_indices`)."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         return max_pool2d(input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
 
 
 class AdaptiveAvgPool2d(nn.AdaptiveAvgPool2d):
     """Drop-in for `nn.AdaptiveAvgPool2d`."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         return adaptive_avg_pool2d(input, self.output_size)
 
 
 class AvgPool2d(nn.AvgPool2d):
     """Drop-in for `nn.AvgPool2d`."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         return avg_pool2d(
             input,
             self.kernel_size,
@@ -159,10 +156,18 @@ class AvgPool2d(nn.AvgPool2d):
         )
 
 
-def _window_corners(
-    shape: torch.Size, stride: Pair, padding: Pair, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Row [h, 1] and column [w] in the input of every window's upper left corner."""
-    rows = torch.arange(shape[-2], device=device).unsqueeze(1) * stride[0] - padding[0]
-    columns = torch.arange(shape[-1], device=device) * stride[1] - padding[1]
-    return rows, columns
+def _corners(output: Tensor, stride: Pair, padding: Pair, width: int) -> Tensor:
+    """[h, w]: where in a flattened plane of this width every window's upper left corner is."""
+    rows = torch.arange(output.shape[-2], device=output.device).unsqueeze(1) * stride[0] - padding[0]
+    columns = torch.arange(output.shape[-1], device=output.device) * stride[1] - padding[1]
+    return rows * width + columns
+
+
+def _offsets(kernel: Pair, dilation: Pair, width: int, device: torch.device) -> Tensor:
+    """How far each element of a window is from its corner, in a flattened plane of this width.
+
+    Two elements of a window that is wider than the plane may have one offset: then they are one pixel.
+    """
+    rows = torch.arange(kernel[0], device=device).unsqueeze(1) * dilation[0]
+    columns = torch.arange(kernel[1], device=device) * dilation[1]
+    return (rows * width + columns).flatten()

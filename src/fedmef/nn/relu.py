@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedmef.nn.bits import pack_bits, unpack_factors
+from fedmef.nn.elements import greater
 from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
-from fedmef.sparsity.elements import greater
-from fedmef.sparsity.masks import pack_bits, unpack_factors
 
 
 class _Clamp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: Tensor, upper: float | None) -> Tensor:  # noqa: A002
+    def forward(ctx: Any, input: Tensor, upper: float | None) -> Tensor:
         output = input.clamp(min=0, max=upper)
         ctx.channels_last = is_channels_last(output)
         ordered = in_memory_order(output, ctx.channels_last)
@@ -34,32 +34,33 @@ class _Clamp(torch.autograd.Function):
         return from_memory_order(passing.mul_(ordered), ctx.channels_last), None
 
 
-def relu(input: Tensor) -> Tensor:  # noqa: A002
+def relu(input: Tensor) -> Tensor:
     """`max(input, 0)`, keeping one bit an element."""
-    return _clamp(input, None)
+    return clamp(input, None)
 
 
-def relu6(input: Tensor) -> Tensor:  # noqa: A002
+def relu6(input: Tensor) -> Tensor:
     """`min(max(input, 0), 6)`, keeping one bit an element."""
-    return _clamp(input, 6.0)
+    return clamp(input, 6.0)
+
+
+def clamp(input: Tensor, upper: float | None) -> Tensor:
+    """`max(input, 0)`, and at most `upper`, keeping one bit an element."""
+    if not (torch.is_grad_enabled() and input.requires_grad):
+        return input.clamp(min=0, max=upper)
+    output: Tensor = _Clamp.apply(input, upper)  # type: ignore[no-untyped-call]
+    return output
 
 
 class ReLU(nn.Module):
     """Drop-in for `nn.ReLU`. Never in place: where a BatchNorm went away, its input may be needed again."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         return relu(input)
 
 
 class ReLU6(nn.Module):
     """Drop-in for `nn.ReLU6`."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, D102
+    def forward(self, input: Tensor) -> Tensor:
         return relu6(input)
-
-
-def _clamp(input: Tensor, upper: float | None) -> Tensor:  # noqa: A002
-    if not (torch.is_grad_enabled() and input.requires_grad):
-        return input.clamp(min=0, max=upper)
-    output: Tensor = _Clamp.apply(input, upper)  # type: ignore[no-untyped-call]
-    return output

@@ -4,12 +4,13 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from fedmef.errors import UserError
-from fedmef.experiment.randomness import torch_generator
+from fedmef.errors import SparsityError, UserError
+from fedmef.experiment.randomness import generator_for
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.functionals import save_memory_in_functionals
 from fedmef.nn.graph import BATCHNORMS, NetworkGraph, trace_network
@@ -17,13 +18,8 @@ from fedmef.nn.layers import SparseConv2d, SparseLinear
 from fedmef.nn.normalization import Scaling
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
-from fedmef.sparsity import (
-    Distribution,
-    active_positions,
-    layer_counts,
-    magnitude_mask,
-    random_mask,
-)
+from fedmef.sparsity import Distribution, active_positions, layer_counts, magnitude_mask, random_mask
+from fedmef.sparsity.arrays import Bytes
 
 Initialization = Literal["random", "magnitude"]
 
@@ -91,7 +87,7 @@ def sparsify(
     shapes = {name: _weight(layer).shape for name, layer in layers.items() if not dense.match(name)}
     counts = layer_counts(shapes, sparsity, distribution)
     if starved := [name for name, count in counts.items() if count == 0]:
-        raise UserError(
+        raise SparsityError(
             f"sparsity = {sparsity}: leaves no weight in '{starved[0]}'; lower it, or add to keep_dense"
         )
 
@@ -105,7 +101,7 @@ def sparsify(
         if name not in counts and (name == classifier or not (normalize or cache_sparsity)):
             continue
         count = counts.get(name, _weight(layer).numel())
-        mask = _initial_mask(layer, count, initialization, torch_generator(seed, "mask", name))
+        mask = _initial_mask(layer, count, initialization, generator_for(seed, "mask", name))
         if normalize and name != classifier:
             _check_living(name, layer, mask, sparsity)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
@@ -189,7 +185,7 @@ def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  
     return None
 
 
-def _check_living(name: str, layer: nn.Module, mask: torch.Tensor, sparsity: float) -> None:
+def _check_living(name: str, layer: nn.Module, mask: Bytes, sparsity: float) -> None:
     """NSConv needs two active weights in a filter; a layer without such a filter would only give zeros."""
     weight = _weight(layer)
     filter_size = weight[0].numel()
@@ -198,23 +194,24 @@ def _check_living(name: str, layer: nn.Module, mask: torch.Tensor, sparsity: flo
             f"sparsify cannot normalise '{name}' ({type(layer).__name__}): its filters have one weight each; "
             f"skip=['{name}'] leaves it as it is"
         )
-    lengths = torch.bincount(active_positions(mask, weight.numel()) // filter_size)
+    lengths = np.bincount(active_positions(mask, weight.numel()) // filter_size)
     if int(lengths.max()) < 2:
-        raise UserError(
+        raise SparsityError(
             f"sparsity = {sparsity}: leaves no filter of '{name}' two weights, which normalising needs; "
             "lower it, or add to keep_dense"
         )
 
 
 def _initial_mask(
-    layer: nn.Module, count: int, initialization: Initialization, generator: torch.Generator
-) -> torch.Tensor:
+    layer: nn.Module, count: int, initialization: Initialization, generator: np.random.Generator
+) -> Bytes:
     if initialization == "magnitude":
-        return magnitude_mask(_weight(layer), count)
+        return magnitude_mask(_weight(layer).detach().cpu().numpy(), count)
     return random_mask(_weight(layer).numel(), count, generator)
 
 
-def _sparse(layer: nn.Module, mask: torch.Tensor, options: dict[str, Any], consume: bool) -> SparseConv2d:
+def _sparse(layer: nn.Module, packed: Bytes, options: dict[str, Any], consume: bool) -> SparseConv2d:
+    mask = torch.from_numpy(packed)
     if isinstance(layer, nn.Conv2d):
         sparse = SparseConv2d.from_conv2d(layer, mask, **options)
     else:

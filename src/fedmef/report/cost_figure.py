@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedmef.cli.progress import in_unit
-from fedmef.costs.memory import DeviceMemory
+from fedmef.costs.tensors import TensorCost
+from fedmef.costs.units import in_unit
 from fedmef.report.appearance import (
     BLACK,
     BLUE,
@@ -44,7 +44,7 @@ ESTIMATE: Mapping[str, Any] = {
 
 def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
     """A stacked bar for each group that could be measured, its peak, and its estimate in the lane below."""
-    shown = [(group, group.memory) for group in groups if isinstance(group.memory, DeviceMemory)]
+    shown = [(group, group.memory) for group in groups if isinstance(group.memory, TensorCost)]
     if not shown:
         return None
     figure = new_figure(width, 1.0 + 0.5 * len(shown))
@@ -90,7 +90,7 @@ def _write(axes: Axes, count: float, right_of: float, place: float) -> None:
     )
 
 
-def _parts(memory: DeviceMemory) -> tuple[int, int, int, int]:
+def _parts(memory: TensorCost) -> tuple[int, int, int, int]:
     # Gradients come while caches go: the three need not be alive at once, and then nothing is left over.
     working_space = max(memory.peak - memory.kept, 0)
-    return memory.parameters, memory.gradients, memory.activations, working_space
+    return memory.parameters, memory.gradients, memory.cache, working_space

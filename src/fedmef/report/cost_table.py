@@ -1,11 +1,11 @@
-"""The table of costs: what the paper's formulas estimate beside what was measured."""
+"""The table of costs: what the paper's formulas estimate next to what was measured."""
 
 from collections.abc import Sequence
 from html import escape
 from statistics import fmean
 
-from fedmef.cli.progress import human_bytes
-from fedmef.costs.memory import DeviceMemory
+from fedmef.costs.tensors import TensorCost
+from fedmef.costs.units import human_bytes
 from fedmef.report.costs import measured_exchange
 from fedmef.report.groups import Group
 
@@ -48,7 +48,7 @@ def _row(group: Group) -> str:
         "–" if estimated is None else human_bytes(estimated.memory),
         *(
             (human_bytes(memory.kept), human_bytes(memory.peak))
-            if isinstance(memory, DeviceMemory)
+            if isinstance(memory, TensorCost)
             else ("–", "–")
         ),
         "–" if estimated is None else human_bytes(estimated.exchange),

@@ -1,4 +1,4 @@
-"""What the paper's formulas estimate for a run, to stand beside what was measured."""
+"""What the paper's formulas estimate for a run, to stand next to what was measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,9 +6,11 @@ from functools import cache
 from statistics import fmean
 
 from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
-from fedmef.costs.facts import Network, network_facts
-from fedmef.models import build_model
-from fedmef.runs.finished import FinishedRun
+from fedmef.costs.facts import NetworkFacts, network_facts
+from fedmef.experiment.settings import Experiment
+from fedmef.models.initial import plain_network
+from fedmef.models.resnet import Stem
+from fedmef.runs.directory import Run
 from fedmef.sparsity import AdjustmentSchedule
 
 
@@ -27,13 +29,18 @@ class EstimatedCosts:
     step_flops: float
 
 
-def estimated_costs(run: FinishedRun) -> EstimatedCosts | None:
+def estimated_costs(run: Run) -> EstimatedCosts | None:
     """The run's estimates; None when its method has no formula or its network cannot be built here."""
     experiment = run.experiment
     channels, height, width = run.summary.image_shape
-    facts = run.summary.classes, (channels, height, width)
     try:
-        network = _network(experiment.model, experiment.width, experiment.stem, *facts)
+        network = _facts(
+            experiment.model,
+            experiment.width,
+            experiment.stem,
+            (channels, height, width),
+            run.summary.classes,
+        )
     except Exception:  # a network of the user's own may raise anything, or be gone; its memory says why
         return None
     setting = replace(Setting.of(experiment, samples=experiment.batch_size), sparsity=run.sparsity)
@@ -47,7 +54,7 @@ def estimated_costs(run: FinishedRun) -> EstimatedCosts | None:
     )
 
 
-def measured_exchange(run: FinishedRun) -> float:
+def measured_exchange(run: Run) -> float:
     """Bytes of the messages down and up, of one device that answered in one round: mean over the run."""
     reports = [report for record in run.rounds for report in record.device_reports]
     if reports:
@@ -56,7 +63,7 @@ def measured_exchange(run: FinishedRun) -> float:
     return sent / run.summary.rounds / run.experiment.devices_per_round
 
 
-def _mean_exchange(run: FinishedRun, network: Network, setting: Setting) -> float:
+def _mean_exchange(run: Run, network: NetworkFacts, setting: Setting) -> float:
     schedule = AdjustmentSchedule(run.experiment.adjust_every, run.experiment.last_adjustment)
     rates = [schedule.rate(record.round) if record.adjusted else 0.0 for record in run.rounds]
     at: Mapping[float, Estimate] = {
@@ -65,18 +72,20 @@ def _mean_exchange(run: FinishedRun, network: Network, setting: Setting) -> floa
     return fmean(at[rate].exchange_adjusting if rate else at[rate].exchange for rate in rates)
 
 
-def _flops(run: FinishedRun, network: Network, setting: Setting, steps: int) -> float:
-    """Of a round of so many steps; a step more costs the same wherever an adjustment's dense gradient is."""
+def _flops(run: Run, network: NetworkFacts, setting: Setting, steps: int) -> float:
+    """Of a round of this many steps; a step more costs the same wherever the dense gradient is."""
     return _estimate(run, network, replace(setting, epochs=steps)).flops
 
 
-def _estimate(run: FinishedRun, network: Network, setting: Setting) -> Estimate:
+def _estimate(run: Run, network: NetworkFacts, setting: Setting) -> Estimate:
     found = estimate(run.experiment.method, find_terms(network, setting))
     assert found is not None
     return found
 
 
 @cache
-def _network(model: str, width: int | None, stem: str, classes: int, shape: tuple[int, int, int]) -> Network:
-    built = build_model(model, classes=classes, channels=shape[0], width=width, stem=stem, seed=0)
-    return network_facts(built, shape)
+def _facts(
+    model: str, width: int | None, stem: Stem, shape: tuple[int, int, int], classes: int
+) -> NetworkFacts:
+    experiment = Experiment(model=model, width=width, stem=stem)
+    return network_facts(plain_network(experiment, shape, classes))

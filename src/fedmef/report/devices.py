@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from fedmef.cli.progress import human_bytes
-from fedmef.runs.finished import DeviceCosts, FinishedRun
+from fedmef.costs.units import human_bytes
+from fedmef.runs.directory import Run
+from fedmef.runs.records import DeviceReport
 
 COLUMNS = ("device", "rounds", "seconds a round", "peak resident", "bytes down", "bytes up")
 
 
-def devices_table(run: FinishedRun) -> str:
+def devices_table(run: Run) -> str:
     """Mean seconds, highest peak of memory and all bytes; nothing for a run whose devices did not say."""
     reports = sorted((report for record in run.rounds for report in record.device_reports), key=_device)
     if not reports:
@@ -22,7 +23,7 @@ once, interpreter and libraries included; in a simulation a process stands for s
 <table class="devices"><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"""
 
 
-def _row(device: int, rounds: Sequence[DeviceCosts]) -> str:
+def _row(device: int, rounds: Sequence[DeviceReport]) -> str:
     cells = (
         str(len(rounds)),
         f"{sum(report.seconds for report in rounds) / len(rounds):.2f}",
@@ -34,5 +35,5 @@ def _row(device: int, rounds: Sequence[DeviceCosts]) -> str:
     return f'<tr class="device"><th scope="row">{device}</th>{numbers}</tr>'
 
 
-def _device(report: DeviceCosts) -> int:
+def _device(report: DeviceReport) -> int:
     return report.device

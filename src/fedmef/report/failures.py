@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from fedmef.runs.finished import FinishedRun
+from fedmef.runs.directory import Run
 
 MOST_ROWS = 40
 
 
-def failures_section(runs: Sequence[FinishedRun]) -> str:
+def failures_section(runs: Sequence[Run]) -> str:
     """Lost and rejected updates of all runs, the first of them one by one; nothing when there were none."""
     failures = [
         (run, record.number, failed.device, what, failed.reason)
@@ -22,14 +22,14 @@ def failures_section(runs: Sequence[FinishedRun]) -> str:
         return ""
     counts = Counter(what for _, _, _, what, _ in failures)
     rows = "".join(
-        f'<tr><th scope="row" class="text">{escape(run.directory.path.name)}</th><td>{number}</td>'
+        f'<tr><th scope="row" class="text">{escape(run.path.name)}</th><td>{number}</td>'
         f'<td>{device}</td><td class="text">{what}: {escape(reason)}</td></tr>'
         for run, number, device, what, reason in failures[:MOST_ROWS]
     )
     shown = f"The first {MOST_ROWS} of them." if len(failures) > MOST_ROWS else "All of them."
     return f"""<section aria-labelledby="failures">
 <h2 id="failures">Devices that failed</h2>
-<p>{counts["lost"]} updates were lost and {counts["rejected"]} rejected; the rounds went on without them.
+<p>{counts["lost"]} updates were lost and {counts["rejected"]} rejected; the rounds continued without them.
 {shown}</p>
 <div class="scroll" tabindex="0" role="region" aria-labelledby="failures">
 <table><thead><tr><th scope="col" class="text">run</th><th scope="col">round</th><th scope="col">device</th>

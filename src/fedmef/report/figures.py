@@ -18,7 +18,7 @@ from fedmef.report.groups import Group
 from fedmef.report.memory_figure import draw_memory
 from fedmef.report.traffic_figure import draw_traffic
 
-WIDE, NARROW = 7.4, 4.3  # inches; the narrow one is for telephones
+WIDTH = 7.4  # inches
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ KINDS = (
     ),
     Kind(
         "costs",
-        "Cost: estimated beside measured",
+        "Cost: estimated next to measured",
         "Where a device's memory goes. The black line and its number are the measured peak of a step: beyond "
         "the first three parts, which a step keeps, it is working space, such as one layer's dense weight. "
         "Gradients come while kept activations go, so the line may lie within the bar. The diamond below, "
@@ -87,7 +87,6 @@ class Drawing:
 
     kind: Kind
     svg: bytes
-    narrow_svg: bytes
     png: bytes
     pdf: bytes
 
@@ -96,17 +95,10 @@ def draw_all(groups: Sequence[Group]) -> list[Drawing]:
     """Every kind of figure that these groups have something for."""
     drawings = []
     for kind in KINDS:
-        wide, narrow = kind.draw(groups, WIDE), kind.draw(groups, NARROW)
-        if wide is not None and narrow is not None:
-            drawings.append(
-                Drawing(
-                    kind,
-                    svg=_rendered(wide, "svg"),
-                    narrow_svg=_rendered(narrow, "svg"),
-                    png=_rendered(wide, "png"),
-                    pdf=_rendered(wide, "pdf"),
-                )
-            )
+        figure = kind.draw(groups, WIDTH)
+        if figure is not None:
+            svg, png, pdf = (_rendered(figure, form) for form in ("svg", "png", "pdf"))
+            drawings.append(Drawing(kind, svg, png, pdf))
     return drawings
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from fedmef.costs.memory import DeviceMemory, MemoryMeasurements
+from fedmef.costs.tensors import TensorCost, measure_tensors
+from fedmef.experiment.settings import MACHINE_FIELDS
 from fedmef.report.costs import EstimatedCosts, estimated_costs
-from fedmef.runs.finished import FinishedRun
+from fedmef.runs.directory import Run
 from fedmef.studies.rows import Row, group_seeds, summarize_comparison
 
 
@@ -22,8 +23,8 @@ class Group:
     """
 
     row: Row
-    runs: tuple[FinishedRun, ...]
-    memory: DeviceMemory | str
+    runs: tuple[Run, ...]
+    memory: TensorCost | str
     estimated: EstimatedCosts | None
 
     @property
@@ -41,10 +42,10 @@ class Spread:
     deviation: float | None
 
 
-def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
+def group_runs(runs: Sequence[Run]) -> list[Group]:
     """The groups in the order of their first run; raises `UserError` when runs cannot be compared."""
-    rows = summarize_comparison([run.directory for run in runs])
-    measurements = MemoryMeasurements()
+    rows = summarize_comparison(runs)
+    measurements = _Measurements()
     members = group_seeds([run.experiment for run in runs])
     groups = [tuple(runs[place] for place in places) for places in members]
     return [
@@ -96,3 +97,26 @@ def _spreads(values: Iterable[tuple[int, float | None]]) -> list[Spread]:
         Spread(number, fmean(seeds), stdev(seeds) if len(seeds) > 1 else None)
         for number, seeds in sorted(by_round.items())
     ]
+
+
+class _Measurements:
+    """Measures each configuration once, whatever its seeds; random images stand for the data."""
+
+    def __init__(self) -> None:
+        self._measured: dict[str, TensorCost | str] = {}
+
+    def of(self, run: Run) -> TensorCost | str:
+        """The bytes, or why they cannot be measured here."""
+        configuration = run.experiment.model_dump_json(exclude={"seed", *MACHINE_FIELDS})
+        configuration += str((run.summary.classes, run.summary.image_shape))
+        if configuration not in self._measured:
+            self._measured[configuration] = _measure(run)
+        return self._measured[configuration]
+
+
+def _measure(run: Run) -> TensorCost | str:
+    channels, height, width = run.summary.image_shape
+    try:
+        return measure_tensors(run.experiment, (channels, height, width), run.summary.classes)
+    except Exception as error:  # a method or a network of the user's own may raise anything, or be gone
+        return " ".join(str(error).split()) or type(error).__name__

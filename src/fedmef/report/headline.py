@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from fedmef.cli.progress import byte_unit, human_bytes, in_unit
-from fedmef.cli.tables import human_time
+from fedmef.costs.units import byte_unit, human_bytes, human_time, in_unit
 from fedmef.report.groups import Group
 from fedmef.report.numbers import accuracy, peak_memory, ratio, signless_zero
 

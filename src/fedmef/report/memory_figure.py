@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from fedmef.costs.memory import DeviceMemory
+from fedmef.costs.tensors import TensorCost
 from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
 from fedmef.report.groups import Group
 
@@ -17,7 +17,7 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
     shown: list[Group] = []
     points: list[Artist] = []
     for group, style in zip(groups, group_styles(groups), strict=True):
-        if not isinstance(group.memory, DeviceMemory) or group.row.accuracy is None:
+        if not isinstance(group.memory, TensorCost) or group.row.accuracy is None:
             continue
         point = axes.errorbar(
             group.memory.peak / 1e6,

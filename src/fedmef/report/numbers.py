@@ -1,6 +1,6 @@
 """Numbers as a reader wants them: no −0.00, ratios with three digits."""
 
-from fedmef.costs.memory import DeviceMemory
+from fedmef.costs.tensors import TensorCost
 from fedmef.studies.rows import Row
 
 
@@ -22,6 +22,6 @@ def ratio(value: float | None, one: float | None) -> str:
     return "–" if value is None or not one else f"{value / one:.3g}×"
 
 
-def peak_memory(memory: DeviceMemory | str) -> int | None:
+def peak_memory(memory: TensorCost | str) -> int | None:
     """The peak of a step in bytes, when it could be measured."""
-    return memory.peak if isinstance(memory, DeviceMemory) else None
+    return memory.peak if isinstance(memory, TensorCost) else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
+from fedmef.experiment.files import to_toml
 from fedmef.report.cost_table import cost_table
 from fedmef.report.devices import devices_table
 from fedmef.report.failures import failures_section
@@ -13,8 +14,7 @@ from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
 from fedmef.report.reading import LeftOut
-from fedmef.runs.directory import CONFIG
-from fedmef.runs.finished import FinishedRun
+from fedmef.runs.directory import CONFIG, Run
 from fedmef.studies.rows import unnamed_differences
 
 
@@ -68,7 +68,7 @@ def report_page(groups: Sequence[Group], drawings: Sequence[Drawing], left_out: 
 """
 
 
-def _federation(runs: Sequence[FinishedRun]) -> str:
+def _federation(runs: Sequence[Run]) -> str:
     experiment = runs[0].experiment
     alpha = f", α = {_all('alpha', runs)}" if experiment.partition == "dirichlet" else ""
     facts = (
@@ -81,7 +81,7 @@ def _federation(runs: Sequence[FinishedRun]) -> str:
     return escape(" · ".join(facts))
 
 
-def _all(field: str, runs: Sequence[FinishedRun]) -> str:
+def _all(field: str, runs: Sequence[Run]) -> str:
     return " or ".join(f"{value:g}" for value in sorted({getattr(run.experiment, field) for run in runs}))
 
 
@@ -141,10 +141,7 @@ def _figure(drawing: Drawing, seeds: str) -> str:
     kind = drawing.kind
     caption = f"{kind.caption} {seeds}"
     return f"""<figure>
-<picture>
-<source media="(max-width: 600px)" srcset="{_data(drawing.narrow_svg)}">
 <img src="{_data(drawing.svg)}" alt="{escape(f"{kind.title}. {caption}")}">
-</picture>
 <figcaption>{escape(caption)}</figcaption>
 </figure>"""
 
@@ -154,7 +151,7 @@ def _data(svg: bytes) -> str:
     return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
 
 
-def _run(run: FinishedRun) -> str:
+def _run(run: Run) -> str:
     experiment, summary = run.experiment, run.summary
     sparsity = f", sparsity {run.sparsity:g}" if run.sparsity else ""
     title = f"{experiment.method}{sparsity}, seed {experiment.seed}"
@@ -162,18 +159,18 @@ def _run(run: FinishedRun) -> str:
     private = (
         "" if epsilon is None else f"Private for a device: ε = {epsilon:.2f} at δ = {experiment.delta:g}. "
     )
-    command = f"fedmef run {shlex.quote(str(run.directory.path / CONFIG))}"
+    command = f"fedmef run {shlex.quote(str(run.path / CONFIG))}"
     return f"""<details>
 <summary><span>{escape(title)}</span>
 <span class="result">{100 * summary.test_accuracy:.2f} %</span></summary>
 <p>Repeat it: <code>{escape(command)}</code></p>
-<pre tabindex="0">{escape(experiment.to_toml())}</pre>
+<pre tabindex="0">{escape(to_toml(experiment))}</pre>
 {devices_table(run)}
 <p class="facts">{private}fedmef {escape(summary.fedmef)}, torch {escape(summary.torch)}</p>
 </details>
 """
 
 
-def _versions(runs: Sequence[FinishedRun]) -> str:
+def _versions(runs: Sequence[Run]) -> str:
     versions = {f"fedmef {run.summary.fedmef} and torch {run.summary.torch}" for run in runs}
     return f"<p>Trained with {escape('; '.join(sorted(versions)))}. This page needs no network.</p>"

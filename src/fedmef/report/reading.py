@@ -7,8 +7,7 @@ from pathlib import Path
 from fedmef.errors import UserError
 from fedmef.experiment.settings import MACHINE_FIELDS
 from fedmef.methods import METHODS
-from fedmef.runs.directory import FILES
-from fedmef.runs.finished import FinishedRun, read_finished
+from fedmef.runs.directory import FILES, Run, read_finished
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,13 @@ class LeftOut:
 class FoundRuns:
     """What the directories gave."""
 
-    runs: tuple[FinishedRun, ...]
+    runs: tuple[Run, ...]
     left_out: tuple[LeftOut, ...]
 
 
 def read_runs(paths: Sequence[Path]) -> FoundRuns:
-    """The finished runs of these run directories, in their order; those of a directory in a table's."""
-    runs: list[FinishedRun] = []
+    """The finished runs in these directories. A directory of runs is sorted as the table of `compare` is."""
+    runs: list[Run] = []
     left_out: list[LeftOut] = []
     seen: set[Path] = set()
     for given in paths:
@@ -62,7 +61,7 @@ def _runs_inside(path: Path) -> list[Path]:
     return sorted(folder for folder in path.iterdir() if folder.is_dir() and _looks_like_run(folder))
 
 
-def _read(path: Path) -> FinishedRun:
+def _read(path: Path) -> Run:
     if holds_runs(path):
         for folder in sorted(path.iterdir()):
             if folder.is_dir() and _runs_inside(folder):
@@ -74,7 +73,7 @@ def _looks_like_run(path: Path) -> bool:
     return any((path / name).is_file() for name in FILES)
 
 
-def _place_in_table(run: FinishedRun) -> tuple[object, ...]:
+def _place_in_table(run: Run) -> tuple[object, ...]:
     names = list(METHODS)
     method = run.experiment.method
     place = names.index(method) if method in names else len(names)

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from fedmef.cli.progress import byte_unit
+from fedmef.costs.units import byte_unit
 from fedmef.report.appearance import BLUE, FONT_SIZE, ORANGE, legend_below, new_figure, plain_names, tidy
 from fedmef.report.groups import Group
 

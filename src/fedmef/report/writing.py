@@ -46,6 +46,6 @@ def write_report(found: FoundRuns, out: Path) -> Path:
 
 
 def default_place(paths: Sequence[Path]) -> Path:
-    """`report/` beside the runs."""
+    """`report/` next to the runs."""
     first = paths[0]
     return (first if holds_runs(first) else first.absolute().parent) / "report"

@@ -1,6 +1,6 @@
 """Checkpoints of a run: the last two are kept, and a torn one is noticed by its checksum.
 
-Whatever the moment of a crash, at least one of the two is whole.
+Whatever the moment of a crash, at least one of the two is intact.
 """
 
 import warnings
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from fedmef.errors import FedmefWarning, UserError
-from fedmef.wire import MAXIMUM_BYTES, MessageError, decode, encode
+from fedmef.errors import FedmefWarning, MessageError, UserError
+from fedmef.sparsity.arrays import Array
+from fedmef.wire.container import MAXIMUM_BYTES, decode, encode
 from fedmef.wire.files import read_bounded, write_atomically
 
 CHECKPOINT, CHECKPOINT_BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
@@ -20,33 +19,33 @@ CHECKPOINT, CHECKPOINT_BEFORE = "checkpoint.safetensors", "checkpoint-before.saf
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The model after a finished round, and what else goes on with it.
+    """The arrays after a finished round.
 
     Attributes:
-        header: `next_round`, and whatever else was written with the model.
+        header: `next_round`, and whatever else was written with them.
     """
 
-    state: dict[str, Tensor]
+    arrays: dict[str, Array]
     header: dict[str, Any]
 
     @property
     def next_round(self) -> int:
-        """The round to go on with."""
+        """The round to continue with."""
         return int(self.header["next_round"])
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is one, whole or not."""
+    """Whether there is one, intact or not."""
     return any((folder / name).is_file() for name in (CHECKPOINT, CHECKPOINT_BEFORE))
 
 
-def write_checkpoint(folder: Path, state: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a checkpoint; the last one stays beside it."""
-    write_atomically(folder / CHECKPOINT, encode(state, dict(header)), keep=folder / CHECKPOINT_BEFORE)
+def write_checkpoint(folder: Path, arrays: Mapping[str, Array], header: Mapping[str, Any]) -> None:
+    """Write a checkpoint; the last one stays next to it."""
+    write_atomically(folder / CHECKPOINT, encode(arrays, dict(header)), keep=folder / CHECKPOINT_BEFORE)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint, with a warning when that is not the last one; None when there is none."""
+    """The newest intact checkpoint, with a warning when that is not the last one; None when there is none."""
     reasons = []
     for name in (CHECKPOINT, CHECKPOINT_BEFORE):
         try:
@@ -84,7 +83,7 @@ def remove_checkpoints(folder: Path) -> None:
 
 def _read(file: Path) -> Checkpoint:
     try:
-        state, header = decode(read_bounded(file, MAXIMUM_BYTES))
+        arrays, header = decode(read_bounded(file, MAXIMUM_BYTES))
     except MessageError as error:
         raise UserError(f"{file} is damaged: {error}") from None
     except FileNotFoundError:
@@ -94,4 +93,4 @@ def _read(file: Path) -> Checkpoint:
     next_round = header.get("next_round")
     if not isinstance(next_round, int) or next_round < 1:
         raise UserError(f"{file} is damaged: it names no round")
-    return Checkpoint(state, header)
+    return Checkpoint(arrays, header)

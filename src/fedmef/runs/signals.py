@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the round in hand, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first asks to stop after the current round, the second stops at once."""
 
 import os
 import signal

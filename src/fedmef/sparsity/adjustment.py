@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from fedmef.errors import UserError
+from fedmef.sparsity.arrays import Array, Integers
 from fedmef.sparsity.topk import smallest_magnitudes
 
 
@@ -35,8 +35,8 @@ def adjustment_count(rate: float, active: int, size: int) -> int:
 
 
 def drop_and_grow(
-    positions: Tensor, values: Tensor, candidates: Tensor, scores: Tensor, count: int, initial: Tensor
-) -> tuple[Tensor, Tensor]:
+    positions: Integers, values: Array, candidates: Integers, scores: Array, count: int, initial: Array
+) -> tuple[Integers, Array]:
     """Drop the `count` active weights of smallest magnitude, grow the `count` candidates of largest score.
 
     Args:
@@ -47,11 +47,12 @@ def drop_and_grow(
     Returns:
         The new positions, ascending, and their values: exactly as many as before.
     """
-    if torch.isin(candidates, positions).any():
+    if np.isin(candidates, positions).any():
         raise UserError("a candidate for growth is already active")
-    count = min(count, candidates.numel(), positions.numel())
-    grown = torch.sort(scores.abs(), descending=True, stable=True).indices[:count]
-    kept = torch.ones_like(positions, dtype=torch.bool)
+    count = min(count, candidates.size, positions.size)
+    grown = np.argsort(-np.abs(scores), kind="stable")[:count]
+    kept = np.ones(positions.size, dtype=np.bool_)
     kept[smallest_magnitudes(values, count)] = False
-    new_positions, order = torch.cat([positions[kept], candidates[grown]]).sort()
-    return new_positions, torch.cat([values[kept], initial[grown]])[order]
+    unordered = np.concatenate([positions[kept], candidates[grown]])
+    order = np.argsort(unordered)
+    return unordered[order], np.concatenate([values[kept], initial[grown]])[order]

@@ -5,19 +5,17 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fedmef.data import Dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
-from fedmef.experiment.resuming import RESUMABLE_FIELDS, changed_fields
+from fedmef.experiment.files import RESUMABLE_FIELDS, changed_fields
 from fedmef.experiment.settings import Experiment, make_experiment
-from fedmef.federation import api as federation
-from fedmef.federation import preparation
+from fedmef.federation import api, preparation
 from fedmef.methods import find_method
 from fedmef.runs.checkpoints import has_checkpoint
-from fedmef.runs.directory import CONFIG, SUMMARY, Record, Run
-from fedmef.runs.finished import read_finished
+from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
 from fedmef.runs.signals import stop_on_signals
+from fedmef.runs.watchers import Watcher
 
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
@@ -58,7 +56,7 @@ class Comparison:
         return [
             make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
             for method in self.methods
-            for sparsity in ((0.0,) if find_method(method).dense else self.sparsities)
+            for sparsity in ((0.0,) if find_method(method).recipe.plain else self.sparsities)
             for seed in self.seeds
         ]
 
@@ -69,7 +67,7 @@ class Comparison:
 
 def run_name(experiment: Experiment) -> str:
     """`fedmef-sparsity0.9-seed0`, or `fedavg-seed0`."""
-    sparsity = "" if find_method(experiment.method).dense else f"-sparsity{experiment.sparsity}"
+    sparsity = "" if find_method(experiment.method).recipe.plain else f"-sparsity{experiment.sparsity}"
     return f"{experiment.method}{sparsity}-seed{experiment.seed}".replace(":", "-")
 
 
@@ -117,24 +115,14 @@ class RunsFailedError(FedmefError):
         super().__init__(f"{len(failures)} of {len(outcomes)} runs failed, first {first}")
 
 
-class ComparisonWatcher(Protocol):
-    """Who wants to know how far a comparison is."""
-
-    def run_begins(self, name: str) -> None:
-        """A run starts or goes on; finished ones that are reused are not announced."""
-
-    def round_done(self, record: Record) -> None:
-        """A round of that run is done."""
-
-
 def run_comparison(
-    comparison: Comparison, out: Path, *, overwrite: bool = False, watch: ComparisonWatcher | None = None
+    comparison: Comparison, out: Path, *, overwrite: bool = False, watchers: Sequence[Watcher] = ()
 ) -> list[Run]:
     """Run what is not finished yet, each in its own directory under `out`, and return all runs.
 
     A run that fails does not stop the others; `RunsFailedError` at the end has every outcome.
     """
-    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), watch)
+    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), watchers)
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
     if len(runs) < len(outcomes):
         raise RunsFailedError(outcomes)
@@ -164,7 +152,7 @@ def plan_runs(
         source = _data_source(experiment)
         if source not in datasets:
             datasets[source] = preparation.open_dataset(experiment)
-        preparation.build_fleet(experiment, datasets[source])
+        preparation.prepare(experiment, datasets[source])
     return [
         PlannedRun(
             out / name,
@@ -182,49 +170,46 @@ def _rounds_before(run: Run | None) -> int:
     if run is None:
         return 0
     try:
-        return run.experiment.rounds if run.finished else len(run.finished_rounds())
+        return len(run.finished_rounds())
     except UserError:
-        return 0  # damaged: this run will fail, and the others go on
+        return 0  # damaged: this run will fail, and the others continue
 
 
-def carry_out(plan: Sequence[PlannedRun], watch: ComparisonWatcher | None = None) -> list[Run | Failure]:
+def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
     """Do what is left to do, one run after the other."""
     outcomes: list[Run | Failure] = []
     with stop_on_signals() as stop:
         for planned in plan:
             try:
                 stop.check("between two runs")
-                outcomes.append(_carry_out_one(planned, watch))
+                outcomes.append(_carry_out_one(planned, watchers))
             except FedmefError as error:
                 outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
-            except Exception as error:  # a user's own method may raise anything; the other runs go on
+            except Exception as error:  # a user's own method may raise anything; the other runs continue
                 reason = f"{type(error).__name__}: {error}"
                 outcomes.append(Failure(planned.path, planned.experiment, reason, error))
             except KeyboardInterrupt as error:
                 but = " without --overwrite" if planned.overwrite else ""
                 raise Interrupted(
                     f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
-                    f"{len(plan)} runs finished; the same command{but} goes on with it",
+                    f"{len(plan)} runs finished; the same command{but} continues it",
                     error.signal_number if isinstance(error, Interrupted) else signal.SIGINT,
                 ) from None
     return outcomes
 
 
-def _carry_out_one(planned: PlannedRun, watch: ComparisonWatcher | None) -> Run:
+def _carry_out_one(planned: PlannedRun, watchers: Sequence[Watcher]) -> Run:
     if planned.found is not None and planned.finished:
         return planned.found
-    if watch is not None:
-        watch.run_begins(planned.path.name)
-    round_done = watch.round_done if watch is not None else None
     if planned.found is not None:
         changes = planned.experiment.model_dump(include=set(RESUMABLE_FIELDS))
-        return federation.resume(planned.path, changes, dataset=planned.dataset, watch=round_done)
-    return federation.run(
+        return api.resume(planned.path, changes, dataset=planned.dataset, watchers=watchers)
+    return api.run(
         planned.experiment,
         planned.path,
         dataset=planned.dataset,
         overwrite=planned.overwrite,
-        watch=round_done,
+        watchers=watchers,
     )
 
 
@@ -243,7 +228,7 @@ def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | 
         Run.check_free(path, overwrite=overwrite)
         return None
     run = Run.open(path)
-    # A longer run of the same schedule goes on with a shorter one; a schedule that follows from the number
+    # A longer run of the same schedule continues a shorter one; a schedule that follows from the number
     # of rounds would be another.
     longer = experiment.adjust_until is not None and experiment.rounds >= run.experiment.rounds
     allowed = RESUMABLE_FIELDS if longer else RESUMABLE_FIELDS - {"rounds"}

@@ -57,7 +57,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """`fedmef, alpha 0.1`: its name where the sparsity stands beside it."""
+        """`fedmef, alpha 0.1`: its name where a column has the sparsity."""
         return f"{self.method}, {self.variant}" if self.variant else self.method
 
     @property
@@ -125,9 +125,9 @@ def _summarize(outcomes: Sequence[Run | Failure], variant: str) -> Row:
 
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
     results = [run.summary for run in runs]
-    drops = [drop for run in runs for drop in _adjustment_drops(run)]
-    traffic = [(result["bytes_down"] + result["bytes_up"]) / result["rounds"] for result in results]
-    accuracies = [result["test_accuracy"] for result in results]
+    drops = [record.drop for run in runs for record in run.rounds if record.drop is not None]
+    traffic = [(result.bytes_down + result.bytes_up) / result.rounds for result in results]
+    accuracies = [result.test_accuracy for result in results]
     return Row(
         method=experiment.method,
         sparsity=weight_sparsity(experiment),
@@ -135,12 +135,12 @@ def _summarize(outcomes: Sequence[Run | Failure], variant: str) -> Row:
         failed_seeds=tuple(failed.experiment.seed for failed in outcomes if isinstance(failed, Failure)),
         accuracy=mean(accuracies),
         accuracy_std=stdev(accuracies) if len(accuracies) > 1 else None,
-        best_accuracy=mean([result["best_test_accuracy"] for result in results]),
+        best_accuracy=mean([result.best_test_accuracy for result in results]),
         adjustment_drop=mean(drops),
         bytes_per_round=mean(traffic),
-        seconds=mean([result["seconds"] for result in results]),
-        parameters=results[0]["parameters"] if results else None,
-        parameters_if_dense=results[0]["parameters_if_dense"] if results else None,
+        seconds=mean([result.seconds for result in results]),
+        parameters=results[0].parameters if results else None,
+        parameters_if_dense=results[0].parameters_if_dense if results else None,
         variant=variant,
         warning=_warning(runs, mean(accuracies)),
     )
@@ -152,22 +152,11 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def _warning(runs: Sequence[Run], accuracy: float | None) -> str:
-    if any(record.get("train_loss", 0.0) is None for run in runs for record in run.metrics):
+    if any(record.train_loss is None for run in runs for record in run.rounds):
         return "its training loss was not finite"
-    if accuracy is None or accuracy * runs[0].summary["classes"] > AT_CHANCE:
+    if accuracy is None or accuracy * runs[0].summary.classes > AT_CHANCE:
         return ""
-    return f"at chance level, as if it guessed one of {runs[0].summary['classes']} classes"
-
-
-def _adjustment_drops(run: Run) -> list[float]:
-    try:
-        return [
-            record["accuracy_before_adjustment"] - record["accuracy_after_adjustment"]
-            for record in run.metrics
-            if record["adjusted"] and record["accuracy_before_adjustment"] is not None
-        ]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{run.path} is damaged: a record of its metrics is not whole ({error})") from None
+    return f"at chance level, as if it guessed one of {runs[0].summary.classes} classes"
 
 
 def _check_same(one: Run | Failure, other: Run | Failure, fields: Sequence[str]) -> None:

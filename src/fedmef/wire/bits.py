@@ -4,35 +4,20 @@ Numbers lie bit plane by bit plane: all their lowest bits, then all their second
 are fast to write and to read, and only the end is padded.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from fedmef.wire.errors import MessageError
-
-Bytes: TypeAlias = NDArray[np.uint8]
-Bits: TypeAlias = NDArray[np.bool_]
-Integers: TypeAlias = NDArray[np.int64]
+from fedmef.errors import MessageError
+from fedmef.sparsity.arrays import Bits, Bytes, Integers
+from fedmef.sparsity.masks import pack_bits, packed_size, unpack_bits
 
 
-def byte_count(bits: int) -> int:
-    """The bytes that hold so many bits."""
-    return -(-bits // 8)
-
-
-def pack(bits: Bits) -> Bytes:
-    """Bits as bytes, padded with 0."""
-    return np.packbits(bits, bitorder="little")
-
-
-def unpack(packed: Bytes, count: int) -> Bits:
-    """The inverse of `pack`; refuses another length and padding that is not 0."""
-    if packed.size != byte_count(count):
+def unpack_checked(packed: Bytes, count: int) -> Bits:
+    """`count` bits; refuses another length and padding that is not 0."""
+    if packed.size != packed_size(count):
         raise MessageError(f"{packed.size} bytes where {count} bits are expected")
     if count % 8 and packed[-1] >> (count % 8):
         raise MessageError("padding bits are set")
-    return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
+    return unpack_bits(packed, count)
 
 
 def pack_numbers(numbers: Integers, width: int) -> Bytes:
@@ -40,12 +25,12 @@ def pack_numbers(numbers: Integers, width: int) -> Bytes:
     planes = np.empty((width, numbers.size), dtype=np.bool_)
     for bit in range(width):
         np.not_equal(numbers & (1 << bit), 0, out=planes[bit])
-    return pack(planes)
+    return pack_bits(planes)
 
 
 def unpack_numbers(packed: Bytes, count: int, width: int) -> Integers:
     """The inverse of `pack_numbers`."""
-    planes = unpack(packed, count * width).reshape(width, count)
+    planes = unpack_checked(packed, count * width).reshape(width, count)
     numbers = np.zeros(count, dtype=np.int64)
     for bit in range(width):
         numbers |= planes[bit].astype(np.int64) << bit

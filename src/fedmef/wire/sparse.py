@@ -7,23 +7,31 @@ dropped, counted among the active ones, and which of the others were grown, coun
 import struct
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from fedmef.wire.bits import Bits, Bytes, Integers, pack, unpack
-from fedmef.wire.errors import MessageError
-from fedmef.wire.schemes import HEADER_BYTES, decode_positions, encode_positions, read_header
-from fedmef.wire.sizes import Rule, choose_scheme
+from fedmef.errors import MessageError
+from fedmef.sparsity.arrays import Array, Bits, Bytes, Integers
+from fedmef.sparsity.masks import pack_bits
+from fedmef.wire.bits import unpack_checked
+from fedmef.wire.floats import from_bfloat16
+from fedmef.wire.schemes import (
+    HEADER_BYTES,
+    Rule,
+    choose_scheme,
+    decode_positions,
+    encode_positions,
+    read_header,
+)
 
 # First byte of a difference, where other codes have the number of their scheme; and the length of its first
 # part, the code of the dropped positions.
 _DIFFERENCE = 255
 _DIFFERENCE_HEADER = struct.Struct("<BI")
+_BFLOAT16_NAN = 0x7FC0
 
 
 def encode_sparse(
-    mask: Tensor, values: Tensor, rows: int, columns: int, rule: Rule, known: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    mask: Bytes, values: Array, rows: int, columns: int, rule: Rule, known: Bytes | None = None
+) -> tuple[Bytes, Array]:
     """A packed mask and its values as a code and the values that go with it.
 
     Args:
@@ -34,75 +42,74 @@ def encode_sparse(
         rule: the storage scheme, or how to choose it.
         known: a mask that the receiver holds; the code is a difference to it if that is smaller.
     """
-    active = _active(mask, rows * columns)
+    active = unpack_checked(mask, rows * columns)
     positions = np.flatnonzero(active)
-    bits = 8 * values.element_size()
-    scheme = choose_scheme(rule, active.size, positions.size, bits, rows, columns)
+    scheme = choose_scheme(rule, positions.size, 8 * values.itemsize, rows, columns)
     code = encode_positions(positions, rows, columns, scheme)
     sent = values
     if scheme == "dense":  # a pruned element is NaN: an active one may well be zero
-        sent = torch.full((active.size,), torch.nan, dtype=values.dtype)
-        sent[torch.from_numpy(active)] = values
+        nan = _BFLOAT16_NAN if values.dtype == np.uint16 else np.nan
+        sent = np.full(active.size, nan, dtype=values.dtype)
+        sent[active] = values
     if known is not None:
-        difference = _encode_difference(_active(known, active.size), active)
+        difference = _encode_difference(unpack_checked(known, active.size), active)
         if difference.nbytes + values.nbytes < code.nbytes + sent.nbytes:
-            return torch.from_numpy(difference), values
-    return torch.from_numpy(code), sent
+            return difference, values
+    return code, sent
 
 
 def decode_sparse(
-    code: Tensor, values: Tensor, rows: int, columns: int, known: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    code: Array, values: Array, rows: int, columns: int, known: Bytes | None = None
+) -> tuple[Bytes, Array]:
     """The inverse of `encode_sparse`: the packed mask, and as many values as it has active positions."""
     content = _content(code)
     if content.size == HEADER_BYTES:  # dense, or no positions at all
         scheme, count = read_header(content, rows * columns)
-        if scheme == "dense":
+        if scheme.name == "dense":
             return _decode_dense(values, count, rows * columns)
-    mask = _decode(content, rows, columns, known)
-    if values.shape != (count := int(np.count_nonzero(mask)),):
-        raise MessageError(f"{values.numel()} values for {count} active positions")
-    return torch.from_numpy(pack(mask)), values
+    active = _decode(content, rows, columns, known)
+    if values.shape != (count := int(np.count_nonzero(active)),):
+        raise MessageError(f"{values.size} values for {count} active positions")
+    return pack_bits(active), values
 
 
-def encode_mask(mask: Tensor, rows: int, columns: int, rule: Rule) -> Tensor:
+def encode_mask(mask: Bytes, rows: int, columns: int, rule: Rule) -> Bytes:
     """A packed mask without values."""
-    return encode_indices(
-        torch.from_numpy(np.flatnonzero(_active(mask, rows * columns))), rows, columns, rule
-    )
+    return encode_indices(np.flatnonzero(unpack_checked(mask, rows * columns)), rows, columns, rule)
 
 
-def decode_mask(code: Tensor, rows: int, columns: int) -> Tensor:
+def decode_mask(code: Array, rows: int, columns: int) -> Bytes:
     """The inverse of `encode_mask`."""
-    return torch.from_numpy(pack(_decode(_content(code), rows, columns, None)))
+    return pack_bits(_decode(_content(code), rows, columns, None))
 
 
-def encode_indices(positions: Tensor, rows: int, columns: int, rule: Rule) -> Tensor:
+def encode_indices(positions: Integers, rows: int, columns: int, rule: Rule) -> Bytes:
     """Ascending positions without values."""
-    scheme = choose_scheme(rule, rows * columns, positions.numel(), 0, rows, columns)
-    return torch.from_numpy(encode_positions(positions.numpy(), rows, columns, scheme))
+    return encode_positions(positions, rows, columns, choose_scheme(rule, positions.size, 0, rows, columns))
 
 
-def decode_indices(code: Tensor, rows: int, columns: int) -> Tensor:
+def decode_indices(code: Array, rows: int, columns: int) -> Integers:
     """The inverse of `encode_indices`."""
-    return torch.from_numpy(decode_positions(_content(code), rows, columns))
+    return decode_positions(_content(code), rows, columns)
 
 
-def _decode_dense(values: Tensor, count: int, size: int) -> tuple[Tensor, Tensor]:
+def _decode_dense(values: Array, count: int, size: int) -> tuple[Bytes, Array]:
     if values.shape != (size,):
-        raise MessageError(f"{values.numel()} dense elements instead of {size}")
-    active = ~values.isnan()
+        raise MessageError(f"{values.size} dense elements instead of {size}")
+    active = ~np.isnan(from_bfloat16(values) if values.dtype == np.uint16 else values)
     if int(active.sum()) != count:
         raise MessageError(f"{int(active.sum())} active elements, not as many as the {count} that it claims")
-    return torch.from_numpy(pack(active.numpy())), values[active]
+    return pack_bits(active), values[active]
 
 
-def _decode(code: Bytes, rows: int, columns: int, known: Tensor | None) -> Bits:
+def _decode(code: Bytes, rows: int, columns: int, known: Bytes | None) -> Bits:
     if code.size and code[0] == _DIFFERENCE:
         if known is None:
             raise MessageError("a difference to a mask that is not there")
-        return _decode_difference(code, _active(known, rows * columns))
-    return _ones(decode_positions(code, rows, columns), rows * columns)
+        return _decode_difference(code, unpack_checked(known, rows * columns))
+    active = np.zeros(rows * columns, dtype=np.bool_)
+    active[decode_positions(code, rows, columns)] = True
+    return active
 
 
 def _encode_difference(before: Bits, after: Bits) -> Bytes:
@@ -130,21 +137,10 @@ def _decode_difference(code: Bytes, before: Bits) -> Bits:
 
 
 def _encode_line(positions: Integers, size: int) -> Bytes:
-    return encode_positions(positions, 1, size, choose_scheme("auto", size, positions.size, 0, 1, size))
+    return encode_positions(positions, 1, size, choose_scheme("auto", positions.size, 0, 1, size))
 
 
-def _ones(positions: Integers, size: int) -> Bits:
-    bits = np.zeros(size, dtype=np.bool_)
-    bits[positions] = True
-    return bits
-
-
-def _active(mask: Tensor, size: int) -> Bits:
-    return unpack(mask.numpy(), size)
-
-
-def _content(code: Tensor) -> Bytes:
-    if code.dtype != torch.uint8 or code.ndim != 1:
+def _content(code: Array) -> Bytes:
+    if code.dtype != np.uint8 or code.ndim != 1:
         raise MessageError(f"a code of type {code.dtype} and shape {list(code.shape)}")
-    content: Bytes = code.numpy()
-    return content
+    return code

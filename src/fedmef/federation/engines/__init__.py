@@ -2,23 +2,11 @@
 
 import os
 
-from fedmef.device.measured import DeviceReport
 from fedmef.errors import UserError
 from fedmef.federation.engines.base import Engine, Lost
-from fedmef.federation.engines.inline import InlineEngine
-from fedmef.federation.engines.processes import ProcessEngine
-from fedmef.federation.simulated.fleet import Fleet, prepared_model
+from fedmef.federation.simulated.fleet import Fleet
 
-__all__ = [
-    "DeviceReport",
-    "Engine",
-    "Fleet",
-    "InlineEngine",
-    "Lost",
-    "ProcessEngine",
-    "prepared_model",
-    "start_engine",
-]
+__all__ = ["Engine", "Lost", "start_engine"]
 
 
 def start_engine(fleet: Fleet) -> Engine:
@@ -28,17 +16,21 @@ def start_engine(fleet: Fleet) -> Engine:
     wanted = experiment.engine
     if wanted == "auto":
         # One GPU is faster with one process at a time.
-        wanted = "processes" if workers > 1 and experiment.device == "cpu" else "inline"
+        wanted = "processes" if workers > 1 and experiment.accelerator == "cpu" else "inline"
     if wanted == "inline":
+        from fedmef.federation.engines.inline import InlineEngine  # noqa: PLC0415  (one of three)
+
         return InlineEngine(fleet)
     if wanted == "flower":
         return _simulation(fleet, workers)
-    return ProcessEngine(experiment, fleet.dataset, workers, fleet.memory)
+    from fedmef.federation.engines.processes import ProcessEngine  # noqa: PLC0415
+
+    return ProcessEngine(fleet, workers)
 
 
 def _simulation(fleet: Fleet, workers: int) -> Engine:
     try:
-        from fedmef.federation.engines.flower.simulation import SimulationEngine  # noqa: PLC0415  (flwr is an extra)
+        from fedmef.federation.engines.flower.simulation import SimulationEngine  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("flwr", "ray"):
@@ -47,7 +39,7 @@ def _simulation(fleet: Fleet, workers: int) -> Engine:
             f"engine = 'flower': {missing} is not installed; pip install 'fedmef[flower]'"
         ) from None
     # One GPU is faster with one process at a time.
-    return SimulationEngine(fleet, workers if fleet.experiment.device == "cpu" else 1)
+    return SimulationEngine(fleet, workers if fleet.experiment.accelerator == "cpu" else 1)
 
 
 def _cores() -> int:

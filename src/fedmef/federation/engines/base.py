@@ -1,17 +1,17 @@
 """An engine carries messages: it brings a broadcast to devices and their answers back, nothing else."""
 
+import json
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
-from fedmef.device.measured import DeviceReport
-from fedmef.errors import FedmefError
-from fedmef.wire import MaskMissingError
+from fedmef.errors import FedmefError, NotHeldError
+from fedmef.runs.records import DeviceReport
 
 LONGEST_REASON = 500
-MASKS_MISSING = "masks missing: "  # begins the reason, and so travels with it in every engine
+LONGEST_TRACE = 20_000
 
 
 @dataclass(frozen=True)
@@ -20,29 +20,41 @@ class Lost:
 
     Attributes:
         traceback: of a device whose code raised an error: when all do, that is no fault but a bug.
+        needs_all: it lacks masks or a network that its message built on: a message with all of it will do.
     """
 
     reason: str
     traceback: str = ""
+    needs_all: bool = False
 
     @classmethod
     def by_raising(cls, device: int, error: Exception) -> "Lost":
         """Call it where the error is caught."""
+        if isinstance(error, NotHeldError):  # no bug, even if no device holds them
+            return cls(str(error)[:LONGEST_REASON], needs_all=True)
         reason = str(error) if isinstance(error, FedmefError) else f"{type(error).__name__}: {error}"
         prefix = "" if isinstance(error, FedmefError) else f"device {device} failed: "
-        if isinstance(error, MaskMissingError):  # no bug, even if no device has them
-            return cls(f"{MASKS_MISSING}{reason}"[:LONGEST_REASON])
         return cls(f"{prefix}{reason}"[:LONGEST_REASON], traceback.format_exc())
-
-    @property
-    def masks_missing(self) -> bool:
-        """Whether it lacks masks that its message built on: a message with all masks will do."""
-        return self.reason.startswith(MASKS_MISSING)
 
     @classmethod
     def too_late(cls, deadline: float) -> "Lost":
         """No answer within the deadline."""
         return cls(f"no answer within the deadline of {deadline:g} s")
+
+    def to_text(self) -> str:
+        """As it travels from a device's process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Lost":
+        """The inverse; text of any other kind is a reason."""
+        try:
+            table = json.loads(text)
+            reason, trace = str(table["reason"]), str(table["traceback"])
+            needs_all = table["needs_all"] is True
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls(text[:LONGEST_REASON])
+        return cls(reason[:LONGEST_REASON], trace[-LONGEST_TRACE:], needs_all)
 
 
 class Engine(Protocol):

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from fedmef.device.measured import DeviceReport, measured
+from fedmef.device.measured import measured
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.simulated.faults import InjectedFault
-from fedmef.federation.simulated.fleet import Fleet, warm_up
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.records import DeviceReport
 
 
 class InlineEngine:
@@ -19,7 +20,6 @@ class InlineEngine:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.reports: list[DeviceReport] = []
-        warm_up()
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """What each device answers to its message."""
@@ -29,14 +29,23 @@ class InlineEngine:
     def _train(self, device: int, message: bytes) -> bytes | Lost:
         deadline = self.fleet.experiment.deadline
         try:
-            answer, report = measured(self.fleet.train, device, [message])
+            with measured() as costs:
+                answer = self.fleet.train(device, message)
         except InjectedFault as fault:
             return Lost(str(fault))
         except Exception as error:  # whatever a device's code raises costs its own update only
             return Lost.by_raising(device, error)
-        if deadline is not None and report.seconds > deadline:
+        if deadline is not None and costs.seconds > deadline:
             return Lost.too_late(deadline)
-        self.reports.append(report)
+        self.reports.append(
+            DeviceReport(
+                device=device,
+                seconds=costs.seconds,
+                peak_memory=costs.peak_memory,
+                bytes_down=len(message),
+                bytes_up=len(answer),
+            )
+        )
         return answer
 
     def __enter__(self) -> Self:

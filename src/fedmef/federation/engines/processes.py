@@ -21,19 +21,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import torch
-
 from fedmef.data import Dataset
-from fedmef.device.measured import DeviceReport, measured
+from fedmef.device.measured import measured
 from fedmef.device.resident import give_back_freed_memory
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.scratch import Scratch
 from fedmef.federation.simulated.faults import InjectedFault, Killed, TooLate
-from fedmef.federation.simulated.fleet import Fleet, warm_up
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.records import DeviceReport
 from fedmef.runs.signals import SIGNALS
-from fedmef.wire import MAXIMUM_BYTES, MaskMemory
+from fedmef.wire.container import MAXIMUM_BYTES
+from fedmef.wire.store import Store
 
 # First byte of an answer.
 DONE, FAILED = b"\0", b"\1"
@@ -71,8 +71,7 @@ class _Worker:
         answer = self.connection.recv_bytes(MAXIMUM_BYTES)
         if answer[:1] == DONE:
             return answer[1:]
-        reason, _, trace = answer[1:].decode().partition("\0")
-        return Lost(reason, trace)
+        return Lost.from_text(answer[1:].decode())
 
     def kill(self) -> None:
         self.process.kill()
@@ -83,20 +82,17 @@ class _Worker:
 class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
-    def __init__(
-        self, experiment: Experiment, dataset: Dataset, workers: int, memory: MaskMemory | None = None
-    ) -> None:
+    def __init__(self, fleet: Fleet, workers: int) -> None:
         self.reports: list[DeviceReport] = []
-        self._experiment = experiment
-        self._memory = memory
+        self._experiment, self._store = fleet.experiment, fleet.store
         self._scratch = Scratch()
-        self._data = dataset.folder
+        self._data = fleet.dataset.folder
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         try:
             if self._data is None:
                 self._data = self._scratch.folder / "data"
-                dataset.write(self._data)
+                fleet.dataset.write(self._data)
             for _ in range(workers):
                 self._workers.append(self._start())
             for worker in self._workers:
@@ -108,7 +104,7 @@ class ProcessEngine:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        arguments = (theirs, self._experiment, self._data, self._memory, self._scratch.folder)
+        arguments = (theirs, self._experiment, self._data, self._store, self._scratch.folder)
         process = context.Process(target=_work, args=arguments, daemon=True)
         # A worker inherits what is blocked: Ctrl-C reaches the whole group, and the parent decides.
         resource_tracker.ensure_running()  # it would unblock signals when it starts
@@ -153,8 +149,15 @@ class ProcessEngine:
             if isinstance(answer, bytes):
                 seconds, peak_memory = MEASURED.unpack_from(answer)
                 answers[device] = answer = answer[MEASURED.size :]
-                sizes = len(messages[device]), len(answer)
-                self.reports.append(DeviceReport(device, seconds, peak_memory, *sizes))
+                self.reports.append(
+                    DeviceReport(
+                        device=device,
+                        seconds=seconds,
+                        peak_memory=peak_memory,
+                        bytes_down=len(messages[device]),
+                        bytes_up=len(answer),
+                    )
+                )
         return {device: answers[device] for device in messages}
 
     def _awaited(self, more: bool) -> list[_Worker]:
@@ -218,16 +221,14 @@ def _become_ready(worker: _Worker) -> None:
     worker.ready = True
 
 
-def _work(
-    connection: Connection, experiment: Experiment, data: Path, memory: MaskMemory | None, scratch: Path
-) -> None:
-    torch.set_num_threads(1)
+def _work(connection: Connection, experiment: Experiment, data: Path, store: Store, scratch: Path) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # before a backend is loaded: workers with all cores each are slower
     if experiment.device_memory is not None:
         give_back_freed_memory()
     try:
         try:
-            fleet = Fleet.build(experiment, Dataset.open(data), memory)
-            warm_up()
+            fleet = Fleet.build(experiment, Dataset.open(data), store)
+            fleet.warm_up()
         except Exception as error:
             connection.send_bytes(_failed(_could_not_start(error)))
             return
@@ -245,20 +246,21 @@ def _could_not_start(error: Exception) -> Lost:
 
 
 def _answer(fleet: Fleet, device: int, connection: Connection) -> bytes:
-    messages = [connection.recv_bytes()]
+    message = connection.recv_bytes()
     try:
-        answer, report = measured(fleet.train, device, messages)
-        return DONE + MEASURED.pack(report.seconds, report.peak_memory) + answer
+        with measured() as costs:
+            answer = fleet.train(device, message)
+        return DONE + MEASURED.pack(costs.seconds, costs.peak_memory) + answer
     except Killed:
         os.kill(os.getpid(), signal.SIGKILL)
         raise
     except InjectedFault as fault:
         if isinstance(fault, TooLate) and fleet.experiment.deadline is not None:
-            connection.poll(None)  # hangs until the parent's patience or the parent ends
+            connection.poll(None)  # hangs until the parent gives up, or ends
         return _failed(Lost(str(fault)))
     except Exception as error:
         return _failed(Lost.by_raising(device, error))
 
 
 def _failed(lost: Lost) -> bytes:
-    return FAILED + f"{lost.reason}\0{lost.traceback}".encode()
+    return FAILED + lost.to_text().encode()

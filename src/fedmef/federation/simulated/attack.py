@@ -1,37 +1,44 @@
 """Injected attackers: devices that send their update multiplied by a factor; for tests of the aggregation."""
 
 import math
+from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from fedmef.experiment.randomness import numpy_generator
-from fedmef.nn import sparse_layers
-from fedmef.sparsity import active_positions
+from fedmef.experiment.randomness import generator_for
+from fedmef.sparsity.arrays import Array
+from fedmef.sparsity.masks import active_positions
+from fedmef.sparsity.model import Model
+from fedmef.wire.broadcast import decode_broadcast
+from fedmef.wire.store import Store
+from fedmef.wire.update import Update, decode_update, encode_update
 
 
 def attackers(share: float, devices: int, seed: int) -> frozenset[int]:
     """The devices that attack, in every round the same."""
     count = math.floor(share * devices + 1e-6)
-    chosen = numpy_generator(seed, "attackers").choice(devices, count, replace=False)
+    chosen = generator_for(seed, "attackers").choice(devices, count, replace=False)
     return frozenset(chosen.tolist())
 
 
-@torch.no_grad()
-def scale_update(model: nn.Module, received: dict[str, Tensor], factor: float) -> None:
-    """Multiply what training changed in every parameter, from the state that was received, by a factor."""
-    layers = sparse_layers(model)
-    for name, parameter in model.named_parameters():
-        before = received[name].to(parameter.device)
-        layer = layers.get(name.removesuffix(".values"))
-        if layer is not None and name.endswith(".values"):
-            before = _values_at(received, name.removesuffix(".values"), layer.active_positions())
-        parameter.copy_(before + factor * (parameter - before))
+def scale_update(message: bytes, answer: bytes, factor: float, store: Store) -> bytes:
+    """The answer with what training changed, from the model in the message, multiplied by a factor."""
+    model, job = decode_broadcast(message, store)
+    update = decode_update(answer, model.network)
+    weights = {}
+    for name, after in update.weights.items():
+        before = _before(model, update, name)
+        weights[name] = before + np.float32(factor) * (after - before)
+    scaled = replace(update, weights=weights)
+    return encode_update(scaled, model.network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 
 
-def _values_at(state: dict[str, Tensor], layer: str, positions: Tensor) -> Tensor:
-    """A layer's weights at other positions than its own: 0 where it has none."""
-    mask, values = state[f"{layer}.mask"], state[f"{layer}.values"]
-    dense = values.new_zeros(8 * mask.numel())
-    dense[active_positions(mask, dense.numel())] = values
-    return dense[positions.cpu()].to(positions.device)
+def _before(model: Model, update: Update, name: str) -> Array:
+    """An array as it was sent; a layer that changed its mask had 0 where it had no weight."""
+    layer = name.removesuffix(".values")
+    if layer not in update.extras.masks or not name.endswith(".values"):
+        return model.state[name]
+    size = model.network.sparse_layers[layer].size
+    dense = np.zeros(size, dtype=model.state[name].dtype)
+    dense[model.positions(layer)] = model.values(layer)
+    return dense[active_positions(update.extras.masks[layer], size)]

@@ -1,22 +1,6 @@
-"""Injected faults: devices that drop out, come too late, answer garbage or are killed; for tests.
+"""What an injected fault does to a device: it drops out, is late, answers garbage or is killed; for tests."""
 
-Which device fails in which round derives from the seed alone, so that every engine loses the same updates.
-"""
-
-import tomllib
-from dataclasses import dataclass
-from pathlib import Path
-
-from fedmef.errors import UserError
-from fedmef.experiment.randomness import numpy_generator
-from fedmef.wire.files import read_bounded
-
-KINDS = ("drop", "slow", "corrupt", "kill")
-FORM = (
-    "write KIND=SHARE, or KIND@ROUND:DEVICE for one device in one round, with commas between them; "
-    f"kinds are {', '.join(KINDS)}"
-)
-MAXIMUM_PLAN_BYTES = 2**19  # it goes into the run's configuration
+from fedmef.experiment.randomness import generator_for
 
 
 class InjectedFault(Exception):  # noqa: N818  (it is a fault, and meant to be one)
@@ -31,71 +15,8 @@ class Killed(InjectedFault):
     """Its process is killed, as by a system that is out of memory."""
 
 
-@dataclass(frozen=True)
-class Faults:
-    """Who fails when.
-
-    Attributes:
-        shares: how often a device fails in each way; the seed decides when.
-        planned: what befalls a device in a round.
-    """
-
-    shares: dict[str, float]
-    planned: dict[tuple[int, int], str]
-
-    @classmethod
-    def parse(cls, text: str) -> "Faults":
-        """`drop=0.3,kill@3:7`; raises `ValueError` for anything else."""
-        shares: dict[str, float] = {}
-        planned: dict[tuple[int, int], str] = {}
-        for item in filter(None, (part.strip() for part in text.split(","))):
-            kind, sign, value = item.partition("=" if "=" in item else "@")
-            if kind not in KINDS or not sign:
-                raise ValueError(f"'{item}' is no fault: {FORM}")
-            try:
-                if sign == "=":
-                    shares[kind] = float(value)
-                else:
-                    round_number, device = map(int, value.split(":"))
-                    planned[round_number, device] = kind
-            except ValueError:
-                raise ValueError(f"'{item}' is no fault: {FORM}") from None
-        if not all(0 <= share <= 1 for share in shares.values()) or sum(shares.values()) > 1:
-            raise ValueError(f"shares are between 0 and 1, and their sum is at most 1, not {shares}")
-        return cls(shares, planned)
-
-    def of(self, seed: int, round_number: int, attempt: int, device: int) -> str | None:
-        """What befalls a device, if anything."""
-        if (round_number, device) in self.planned:
-            return self.planned[round_number, device]
-        if not self.shares:
-            return None
-        drawn = numpy_generator(seed, "faults", round_number, attempt, device).random()
-        for kind, share in self.shares.items():
-            drawn -= share
-            if drawn < 0:
-                return kind
-        return None
-
-
-def read_fault_plan(file: Path) -> str:
-    """A TOML file of `[[fault]]` tables with `round`, `device` and `fault`, in the form of `--faults`."""
-    try:
-        entries = tomllib.loads(read_bounded(file, MAXIMUM_PLAN_BYTES).decode())["fault"]
-        faults = ",".join(f"{entry['fault']}@{entry['round']:d}:{entry['device']:d}" for entry in entries)
-        Faults.parse(faults)
-    except OSError as error:
-        raise UserError(f"--fault-plan {file}: {error.strerror}") from None
-    except (UserError, ValueError, KeyError, TypeError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise UserError(
-            f"--fault-plan {file}: {reason}; write [[fault]] tables with round, device and fault"
-        ) from None
-    return faults
-
-
-def befall(fault: str | None) -> None:
-    """Raise what keeps a device from training, if that is its fault."""
+def raise_fault(fault: str | None) -> None:
+    """Raise what keeps a device from training, if it has such a fault."""
     if fault == "drop":
         raise InjectedFault("dropped out (injected)")
     if fault == "slow":
@@ -106,7 +27,7 @@ def befall(fault: str | None) -> None:
 
 def corrupt(answer: bytes, seed: int, round_number: int, device: int) -> bytes:
     """The answer with a part missing, or with some bytes changed, or nothing but noise."""
-    generator = numpy_generator(seed, "corruption", round_number, device)
+    generator = generator_for(seed, "corruption", round_number, device)
     way = generator.integers(3)
     if way == 0:
         return answer[: generator.integers(len(answer))]

@@ -1,74 +1,78 @@
-"""The devices that one process stands for: one model as scratch space, each device's share of the data."""
+"""The devices that one process stands for: each has its part of the data, and they share a backend.
 
-from dataclasses import dataclass, replace
+Injected faults and attackers are added here, around a device: the device itself has none.
+"""
 
-import torch
-from torch import Tensor, nn
+from dataclasses import dataclass, field
 
 from fedmef.data import Dataset, dirichlet_partition, iid_partition
+from fedmef.device.backend import Backend, backend_for, import_backend
 from fedmef.device.device import Device
+from fedmef.device.training import Samples
+from fedmef.experiment.faults import Faults
 from fedmef.experiment.settings import Experiment
-from fedmef.methods import Method, build_method, prepare
-from fedmef.models import build_model
-from fedmef.wire import MaskMemory
+from fedmef.federation.simulated.attack import attackers, scale_update
+from fedmef.federation.simulated.faults import corrupt, raise_fault
+from fedmef.methods import find_method
+from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.network import Network
+from fedmef.wire.job import read_job
+from fedmef.wire.store import Store
 
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Everything that is needed to train any device of an experiment."""
+    """Everything that is needed to train any device of an experiment.
+
+    Attributes:
+        shares: training samples of each device; none when devices have their data elsewhere.
+        store: what its devices hold between rounds: equal masks need one copy.
+    """
 
     experiment: Experiment
-    method: Method
-    model: nn.Module
     dataset: Dataset
-    shares: list[Tensor]  # training samples of each device; none when devices have their data elsewhere
-    memory: MaskMemory | None = None  # the masks that its devices hold: equal masks need one copy
+    shares: list[Integers]
+    store: Store
+    _backends: dict[str, Backend] = field(default_factory=dict)
 
     @classmethod
-    def build(cls, experiment: Experiment, dataset: Dataset, memory: MaskMemory | None = None) -> "Fleet":
+    def build(cls, experiment: Experiment, dataset: Dataset, store: Store) -> "Fleet":
         """The same fleet in every process."""
-        return replace(
-            cls.elsewhere(experiment, dataset), shares=partition(experiment, dataset), memory=memory
-        )
+        return cls(experiment, dataset, partition(experiment, dataset), store)
 
-    @classmethod
-    def elsewhere(cls, experiment: Experiment, dataset: Dataset) -> "Fleet":
-        """What a server needs whose devices have their own data, and masks; `dataset` is for testing."""
-        method = build_method(experiment)
-        model = prepared_model(experiment, method, dataset.classes, dataset.shape[0])
-        return cls(experiment, method, model, dataset, [])
+    @property
+    def most_samples(self) -> int | None:
+        """No device can have more; None when nobody knows."""
+        return len(self.dataset.train) if self.shares else None
+
+    def warm_up(self) -> None:
+        """Load what a first step loads, which may take seconds: no device's deadline shall pay for it."""
+        import_backend(self.experiment.backend)
 
     def train(self, device: int, message: bytes) -> bytes:
-        """One device's round: bytes in, bytes out."""
-        share = self.shares[device]
-        trained = Device(device, self.method, self.model, self.dataset, share, self.memory)
-        plan = trained.receive(message)
-        del message  # a device with little memory does not hold it while it trains
-        return trained.answer(plan)
+        """One device's round: bytes in, bytes out, with the faults and attackers of the experiment."""
+        experiment, job = self.experiment, read_job(message)
+        fault = Faults.parse(experiment.faults).of(job.seed, job.round, job.attempt, device)
+        raise_fault(fault)
+        attacks = device in attackers(experiment.attackers, experiment.devices, experiment.seed)
+        answer = self._device(device).train(message)
+        if attacks:
+            answer = scale_update(message, answer, experiment.attack_scale, self.store)
+        return corrupt(answer, job.seed, job.round, device) if fault == "corrupt" else answer
+
+    def _device(self, number: int) -> Device:
+        train = self.dataset.train
+        samples = Samples(train.images, train.labels, self.shares[number])
+        return Device(number, samples, self._open_backend, self.store, find_method)
+
+    def _open_backend(self, network: Network) -> Backend:
+        if network.digest not in self._backends:
+            self._backends.clear()
+            self._backends[network.digest] = backend_for(self.experiment, network)
+        return self._backends[network.digest]
 
 
-def warm_up() -> None:
-    """What PyTorch imports at its first step takes seconds: no device's deadline shall pay for it."""
-    weight = torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    weight.sum().backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
-def prepared_model(experiment: Experiment, method: Method, classes: int, channels: int) -> nn.Module:
-    """The experiment's initial model, as its method trains it."""
-    network = build_model(
-        experiment.model,
-        classes=classes,
-        channels=channels,
-        width=experiment.width,
-        stem=experiment.stem,
-        seed=experiment.seed,
-    )
-    return prepare(method, network).to(experiment.device)
-
-
-def partition(experiment: Experiment, dataset: Dataset) -> list[Tensor]:
+def partition(experiment: Experiment, dataset: Dataset) -> list[Integers]:
     """Which training samples each device has."""
     labels = dataset.train.labels
     if experiment.partition == "iid":

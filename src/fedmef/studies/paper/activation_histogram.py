@@ -6,14 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedmef.data import to_input
-from fedmef.federation import api as federation
-from fedmef.federation import preparation
+from fedmef.federation import api, preparation
+from fedmef.methods.base import Recipe
 from fedmef.methods.fedmef import FedMef
-from fedmef.methods.sparse_network import sparse_network
 from fedmef.nn import BatchNorm2d, SparseConv2d
 from fedmef.runs.directory import Run
-from fedmef.studies.paper.base import Case, Result, Row, Study
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study
 from fedmef.studies.paper.scales import Scale, settings
 
 IMAGES = 64
@@ -22,15 +20,7 @@ IMAGES = 64
 class WithoutNormalization(FedMef):
     """FedMef on a network that nothing normalises: neither BatchNorm nor NSConv."""
 
-    normalized = False
-
-    def prepare(self, network: nn.Module) -> nn.Module:
-        """Random sparse with pruned caches; BatchNorm goes."""
-        for module in list(network.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, nn.BatchNorm2d):
-                    setattr(module, name, nn.Identity())
-        return sparse_network(network, self.experiment, prune_activations=True)
+    recipe = Recipe(norm="none", prune_activations=True)
 
 
 METHODS = {
@@ -66,7 +56,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
         row: Row = {"convolution": name}
         for kind, layers in found.items():
             mean, deviation = layers.get(name, (None, None))
-            row |= {f"mean ({kind})": mean, f"std ({kind})": deviation}
+            row |= {f"mean ({kind})": Number.of(mean, ".3g"), f"std ({kind})": Number.of(deviation, ".3g")}
         rows.append(row)
     return rows
 
@@ -76,7 +66,7 @@ def output_statistics(run: Run) -> dict[str, tuple[float, float]]:
 
     Under BatchNorm, what counts is what BatchNorm makes of it.
     """
-    model = federation.load(run.path)
+    model = api.load(run.path)
     dataset = preparation.open_dataset(run.experiment)
     outputs: dict[str, Tensor] = {}
 
@@ -88,9 +78,8 @@ def output_statistics(run: Run) -> dict[str, tuple[float, float]]:
     for name, module in model.named_modules():
         if isinstance(module, (SparseConv2d, nn.Conv2d, BatchNorm2d)):
             module.register_forward_hook(lambda module, _, output, name=name: keep(name, module, output))
-    images = to_input(dataset.test.images[:IMAGES], *dataset.statistics())
     with torch.no_grad():
-        model(images)
+        model(torch.from_numpy(dataset.test.images[:IMAGES]))
     return {name: (float(output.mean()), float(output.std())) for name, output in outputs.items()}
 
 

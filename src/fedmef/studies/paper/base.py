@@ -1,10 +1,11 @@
-"""What a study is: cases to run, and a table of what they gave beside what the paper has."""
+"""What a study is: cases to run, and a table of what they gave next to what the paper has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import stdev
 from typing import Any
 
+from fedmef.costs.units import human_bytes
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.runs.directory import Run
@@ -12,8 +13,28 @@ from fedmef.studies.many import Failure
 from fedmef.studies.paper.scales import SEEDS, Scale
 from fedmef.studies.rows import mean
 
-Cell = str | int | float | None
+Cell = str | int | float | None  # a plain float is shown with the digits that it is written with
 Row = dict[str, Cell]  # by heading; every heading says whose number it is
+
+
+class Number(float):
+    """A number of ours that says how it is shown: by a format such as ".2f", or as "bytes"."""
+
+    form: str
+
+    def __new__(cls, value: float, form: str = "z.2f") -> "Number":
+        """With two digits after the point, unless told otherwise."""
+        number = super().__new__(cls, value)
+        number.form = form
+        return number
+
+    @classmethod
+    def of(cls, value: float | None, form: str = "z.2f") -> "Number | None":
+        """The same of a number that may be missing."""
+        return None if value is None else cls(value, form)
+
+    def __str__(self) -> str:
+        return human_bytes(self) if self.form == "bytes" else format(float(self), self.form)
 
 
 @dataclass(frozen=True)
@@ -47,11 +68,11 @@ Tabulate = Callable[[Sequence[Result]], list[Row]]
 
 def accuracy_cells(result: Result) -> Row:
     """Mean final test accuracy over the seeds, its sample standard deviation, and failed seeds if any."""
-    accuracies = [100 * run.summary["test_accuracy"] for run in result.runs]
+    accuracies = [100 * run.summary.test_accuracy for run in result.runs]
     asked = len(result.runs) + result.failed
     return {
-        "accuracy % (ours)": mean(accuracies),
-        "± (ours)": stdev(accuracies) if len(accuracies) > 1 else None,
+        "accuracy % (ours)": Number.of(mean(accuracies)),
+        "± (ours)": Number(stdev(accuracies)) if len(accuracies) > 1 else None,
         "finished seeds": f"{len(result.runs)}/{asked}" if result.failed else None,
     }
 
@@ -114,3 +135,38 @@ def _result(case: Case, outcomes: Mapping[str, Run | Failure | None]) -> Result:
     own = [outcome for name, outcome in outcomes.items() if case_of(name) == case.name]
     runs = [outcome for outcome in own if isinstance(outcome, Run)]
     return Result(case, runs, failed=len(own) - len(runs))
+
+
+def caption(study: Study, scale: Scale, experiments: Mapping[str, Experiment]) -> str:
+    """What the table is, and what its numbers can be compared with."""
+    all_of_them = list(experiments.values())
+    settings = [
+        _all_values("data", [experiment.dataset for experiment in all_of_them]),
+        _all_values("network", [_network(experiment) for experiment in all_of_them]),
+        _all_values("rounds", [experiment.rounds for experiment in all_of_them]),
+        _all_values("devices", [experiment.devices for experiment in all_of_them]),
+        f"seeds {len({experiment.seed for experiment in all_of_them})}",
+    ]
+    seeds = len({experiment.seed for experiment in all_of_them})
+    about = f"{study.title} ({study.source}), {scale} scale: {', '.join(settings)}."
+    return " ".join(filter(None, [about, _comparable(study, scale, seeds), study.remark]))
+
+
+def _comparable(study: Study, scale: Scale, seeds: int) -> str:
+    if scale == "smoke":
+        return "It only shows that the path works: accuracies and their order mean nothing."
+    if study.source == "ours":
+        return "The paper has no such table."
+    if scale == "desk":
+        return "Not the paper's setting: compare the order of rows with the paper's, never the values."
+    few = f" with {seeds} of its {SEEDS['paper']} seeds" if seeds < SEEDS["paper"] else ""
+    silent = "λ, the devices of a round, and how often the learning rate decays"
+    return f"The paper's setting{few}; where it is silent, ours: {silent}."
+
+
+def _all_values(name: str, values: Sequence[str | int]) -> str:
+    return f"{name} {'/'.join(str(value) for value in dict.fromkeys(values))}"
+
+
+def _network(experiment: Experiment) -> str:
+    return experiment.model if experiment.width is None else f"{experiment.model} of width {experiment.width}"

@@ -28,7 +28,7 @@ def cases(scale: Scale) -> list[Case]:
 
 def _settings(scale: Scale, method: str) -> dict[str, Any]:
     usual = settings(scale, method, **OWN[scale])
-    # Small batches bear small steps only; the paper names no other rate than its usual one.
+    # Small batches tolerate small steps only; the paper names no other rate than its usual one.
     smaller = 1.0 if scale == "paper" else usual["batch_size"]
     return {**usual, "batch_size": 1, "learning_rate": usual["learning_rate"] / smaller}
 

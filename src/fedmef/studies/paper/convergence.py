@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedmef.runs.directory import Run
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study, accuracy_cells
 from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.rows import mean
 
@@ -29,11 +29,13 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
         {
             **result.case.labels,
             **{
-                f"% at {share:.0%} of rounds (ours)": mean([_accuracy_at(run, share) for run in result.runs])
+                f"% at {share:.0%} of rounds (ours)": Number.of(
+                    mean([_accuracy_at(run, share) for run in result.runs])
+                )
                 for share in SHARES
             },
             **accuracy_cells(result),
-            "largest fall (ours)": mean([_largest_fall(run) for run in result.runs]),
+            "largest fall (ours)": Number.of(mean([_largest_fall(run) for run in result.runs])),
         }
         for result in results
     ]
@@ -41,9 +43,9 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
 
 def _curve(run: Run) -> list[tuple[int, float]]:
     return [
-        (record["round"] + 1, 100 * record["test_accuracy"])
-        for record in run.metrics
-        if record["test_accuracy"] is not None
+        (record.number, 100 * record.test_accuracy)
+        for record in run.rounds
+        if record.test_accuracy is not None
     ]
 
 

@@ -1,4 +1,4 @@
-"""Appendix table: FedMef beside dense networks, accuracy and memory."""
+"""Appendix table: FedMef next to dense networks, accuracy and memory."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def cases(scale: Scale) -> list[Case]:
 
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy and memory, measured, beside the paper's estimate."""
+    """Accuracy and memory, measured, next to the paper's estimate."""
     return [
         {
             **result.case.labels,
@@ -46,7 +46,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
 STUDY = Study(
     name="dense_comparison",
     source="appendix, table of dense models",
-    title="FedMef beside dense networks",
+    title="FedMef next to dense networks",
     shows="SAP keeps a dense network's accuracy with less memory, and FedMef at 80 % keeps it with least.",
     cases=cases,
     tabulate=tabulate,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study, accuracy_cells
 from fedmef.studies.paper.marked_magnitude import dropped_magnitude
 from fedmef.studies.paper.scales import Scale, settings
 
@@ -28,7 +28,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
         {
             **result.case.labels,
             **accuracy_cells(result),
-            "magnitude of pruned weights (ours)": dropped_magnitude(result.runs),
+            "magnitude of pruned weights (ours)": Number.of(dropped_magnitude(result.runs), ".3g"),
         }
         for result in results
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedmef.studies.paper import dense_comparison, table1
-from fedmef.studies.paper.base import Case, Cell, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Cell, Number, Result, Row, Study, accuracy_cells
 from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.paper.table1 import SPARSE_METHODS, SPARSITIES
 from fedmef.studies.paper.training_memory import KEPT, memory_cells
@@ -71,7 +71,7 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
                 **result.case.labels,
                 **accuracy_cells(result),
                 **cells,
-                "kept x (ours, measured)": kept / once if kept and once else None,
+                "kept x (ours, measured)": Number(kept / once, "z.3f") if kept and once else None,
                 **result.case.paper,
             }
         )

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from fedmef.runs.directory import Run
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study, accuracy_cells
 from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.rows import mean
 
@@ -37,8 +37,8 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
     return [
         {
             **result.case.labels,
-            "magnitude of pruned weights (ours)": dropped_magnitude(result.runs),
-            "relative to active weights (ours)": relative_magnitude(result.runs),
+            "magnitude of pruned weights (ours)": Number.of(dropped_magnitude(result.runs), ".3g"),
+            "relative to active weights (ours)": Number.of(relative_magnitude(result.runs), ".3g"),
             **accuracy_cells(result),
         }
         for result in results
@@ -56,13 +56,13 @@ def relative_magnitude(runs: Sequence[Run]) -> float | None:
 
 
 def _dropped(run: Run) -> list[float]:
-    return [record["dropped_magnitude"] for record in run.metrics if record["dropped_magnitude"] is not None]
+    return [record.dropped_magnitude for record in run.rounds if record.dropped_magnitude is not None]
 
 
 def _active_magnitude(run: Run) -> float:
-    state = run.model_state()
-    sparse = [name for name, layer in run.summary["layers"].items() if layer["active"] < layer["size"]]
-    return float(torch.cat([state[f"{name}.values"] for name in sparse]).abs().mean())
+    model = run.model()
+    sparse = [name for name, layer in run.summary.layers.items() if layer.active < layer.size]
+    return float(np.abs(np.concatenate([model.values(name) for name in sparse])).mean())
 
 
 STUDY = Study(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedmef.studies.paper.base import Case, Result, Row, Study
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study
 from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.rows import mean
 
@@ -20,25 +20,22 @@ def tabulate(results: Sequence[Result]) -> list[Row]:
 
 
 def _rows(result: Result) -> list[Row]:
-    adjusted = [record for run in result.runs for record in run.metrics if record["adjusted"]]
-    rounds = sorted({record["round"] for record in adjusted})
-    groups = {
-        str(number + 1): [record for record in adjusted if record["round"] == number] for number in rounds
-    }
+    adjusted = [record for run in result.runs for record in run.rounds if record.drop is not None]
+    rounds = sorted({record.number for record in adjusted})
+    groups = {str(number): [record for record in adjusted if record.number == number] for number in rounds}
     rows: list[Row] = []
     for round_name, records in [*groups.items(), ("all", adjusted)]:
-        before = mean([100 * record["accuracy_before_adjustment"] for record in records])
-        after = mean([100 * record["accuracy_after_adjustment"] for record in records])
+        before = mean([100 * (record.accuracy_before_adjustment or 0.0) for record in records])
+        after = mean([100 * (record.accuracy_after_adjustment or 0.0) for record in records])
+        magnitudes = [record.dropped_magnitude for record in records if record.dropped_magnitude is not None]
         rows.append(
             {
                 **result.case.labels,
                 "round": round_name,
-                "before % (ours)": before,
-                "after % (ours)": after,
-                "drop (ours)": None if before is None or after is None else before - after,
-                "magnitude of pruned weights (ours)": mean(
-                    [record["dropped_magnitude"] for record in records]
-                ),
+                "before % (ours)": Number.of(before),
+                "after % (ours)": Number.of(after),
+                "drop (ours)": None if before is None or after is None else Number(before - after),
+                "magnitude of pruned weights (ours)": Number.of(mean(magnitudes), ".3g"),
             }
         )
     return rows

@@ -38,7 +38,7 @@ def _case(scale: Scale, name: str, method: str, **own: Any) -> Case:
 
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy beside the memory of a device's training step."""
+    """Accuracy next to the memory of a device's training step."""
     return [{**result.case.labels, **accuracy_cells(result), **memory_cells(result)} for result in results]
 
 

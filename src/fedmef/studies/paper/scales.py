@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from fedmef.errors import unknown_name
 from fedmef.methods import find_method
 
 Scale = Literal["smoke", "desk", "paper"]
@@ -74,13 +75,21 @@ SMOKE_NETWORK: Mapping[str, Any] = {
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "desk": 1, "paper": 5}
 
 
+def find_scale(name: str) -> Scale:
+    """The scale of that name."""
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise unknown_name("scale", name, SCALES)
+
+
 def settings(scale: Scale, method: str, *, model: str | None = None, **own: Any) -> dict[str, Any]:
     """The settings of one run: the scale's, then the study's own.
 
     `model` is for a study of this very network; otherwise it is ResNet18, or a small one at smoke scale.
     """
     chosen = {"method": method, **_of_scale(scale, method, model), **own}
-    if find_method(method).dense:
+    if find_method(method).recipe.plain:
         chosen["sparsity"] = 0.0
     return chosen
 
@@ -90,7 +99,7 @@ def _of_scale(scale: Scale, method: str, model: str | None) -> dict[str, Any]:
     if scale == "paper":
         return {**PAPER, **network}
     if scale == "desk":
-        kind = "fedmef" if find_method(method).normalized else "fedtiny"
+        kind = "fedmef" if find_method(method).recipe.norm == "nsconv" else "fedtiny"
         return {
             **DESK,
             **network,

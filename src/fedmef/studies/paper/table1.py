@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedmef.runs.directory import Run
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Number, Result, Row, Study, accuracy_cells
 from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.paper.training_memory import memory_cells
 from fedmef.studies.rows import mean
@@ -47,7 +47,7 @@ def _case(scale: Scale, method: str, sparsity: float) -> Case:
 
 
 def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy, bytes, memory and parameters, with the paper's estimates beside what was measured."""
+    """Accuracy, bytes, memory and parameters, with the paper's estimates next to what was measured."""
     dense = [result.runs for result in results if result.case.labels["method"] == "fedavg"]
     return [_row(result, _exchange(dense[0]) if dense else None) for result in results]
 
@@ -57,10 +57,10 @@ def _row(result: Result, dense: float | None) -> Row:
     return {
         **result.case.labels,
         **accuracy_cells(result),
-        "exchange bytes (ours, measured)": exchange,
-        "exchange x (ours, measured)": exchange / dense if exchange and dense else None,
+        "exchange bytes (ours, measured)": Number.of(exchange, "bytes"),
+        "exchange x (ours, measured)": Number(exchange / dense, "z.3f") if exchange and dense else None,
         **memory_cells(result),
-        "parameters x (ours, measured)": _parameter_share(result.runs),
+        "parameters x (ours, measured)": Number.of(_parameter_share(result.runs), "z.3f"),
         **result.case.paper,
     }
 
@@ -69,7 +69,7 @@ def _exchange(runs: Sequence[Run]) -> float | None:
     """Bytes up and down of one device, in the round that sent most: one that adjusts; mean over seeds."""
     return mean(
         [
-            max(record["bytes_down"] + record["bytes_up"] for record in run.metrics)
+            max(record.bytes_down + record.bytes_up for record in run.rounds)
             / run.experiment.devices_per_round
             for run in runs
         ]
@@ -77,7 +77,7 @@ def _exchange(runs: Sequence[Run]) -> float | None:
 
 
 def _parameter_share(runs: Sequence[Run]) -> float | None:
-    return mean([run.summary["parameters"] / run.summary["parameters_if_dense"] for run in runs])
+    return mean([run.summary.parameters / run.summary.parameters_if_dense for run in runs])
 
 
 STUDY = Study(

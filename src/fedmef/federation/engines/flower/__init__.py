@@ -7,8 +7,7 @@ from fedmef.federation.engines.flower.quiet import keep_quiet
 
 keep_quiet()
 
-from fedmef.federation.engines.flower.apps import client_app, server_app  # noqa: E402
-from fedmef.federation.engines.flower.engine import FlowerEngine  # noqa: E402
-from fedmef.federation.engines.flower.strategy import FedMefStrategy  # noqa: E402
+from fedmef.federation.engines.flower.client import client_app  # noqa: E402
+from fedmef.federation.engines.flower.server import server_app  # noqa: E402
 
-__all__ = ["FedMefStrategy", "FlowerEngine", "client_app", "server_app"]
+__all__ = ["client_app", "server_app"]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from fedmef.device.measured import DeviceReport
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.translation import answer_of, train_message
+from fedmef.runs.records import DeviceReport
 
 
 class FlowerEngine:
@@ -35,7 +35,7 @@ class FlowerEngine:
             for device in messages
             if device in nodes
         }
-        replies = self._nodes.exchange(sent.values(), patience)
+        replies = self._nodes.send_and_wait(sent.values(), patience)
         answers: dict[int, bytes | Lost] = {}
         self.reports = []
         for device, content in messages.items():

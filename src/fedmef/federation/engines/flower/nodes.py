@@ -64,7 +64,7 @@ class Nodes:
         """The nodes of those of these devices that are connected."""
         return self._find(devices, QUERY_SECONDS)
 
-    def exchange(self, messages: Iterable[Message], seconds: float | None) -> dict[str, Message]:
+    def send_and_wait(self, messages: Iterable[Message], seconds: float | None) -> dict[str, Message]:
         """Replies by the message that they answer; in time, or not at all.
 
         Flower's `send_and_receive` looks for answers only every three seconds, and cannot be told to stop.

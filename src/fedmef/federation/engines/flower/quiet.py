@@ -7,7 +7,7 @@ SETTINGS = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Once it was shut down, Ray must not start anew when Flower says goodbye to its workers.
+    # Once it was shut down, Ray must not start again when Flower says goodbye to its workers.
     "RAY_ENABLE_AUTO_CONNECT": "0",
     # The experiment says which GPU a device uses: Ray must not hide them.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -12,7 +12,6 @@ from queue import Queue
 from types import FrameType, TracebackType
 
 import ray
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -27,10 +26,10 @@ from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
 from fedmef.federation.engines.scratch import Scratch
 from fedmef.federation.simulated.faults import TooLate
-from fedmef.federation.simulated.fleet import Fleet, warm_up
-from fedmef.wire import MaskMemory
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.wire.store import Store
 
-# Beside training, a round may have to start a worker, where PyTorch is imported and the model is built.
+# Besides training, a round may have to start a worker, where PyTorch is imported.
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 
@@ -104,7 +103,7 @@ class SimulationEngine(FlowerEngine):
         try:
             run_simulation(
                 server,
-                _client_app(fleet.experiment.model_dump_json(), data, fleet.memory),
+                _client_app(fleet.experiment.model_dump_json(), data, fleet.store),
                 fleet.experiment.devices,
                 backend_config={
                     "init_args": {"num_cpus": workers, "log_to_driver": False, "logging_level": "ERROR"},
@@ -124,7 +123,7 @@ class SimulationEngine(FlowerEngine):
             grids.put(None)
 
 
-def _client_app(experiment: str, data: Path, memory: MaskMemory | None) -> ClientApp:
+def _client_app(experiment: str, data: Path, store: Store) -> ClientApp:
     """Small, because Flower sends it with every message: what is large is built once in each worker."""
     app = ClientApp()
 
@@ -134,7 +133,7 @@ def _client_app(experiment: str, data: Path, memory: MaskMemory | None) -> Clien
 
     @app.train("round")
     def train(message: Message, context: Context) -> Message:
-        return _train(message, device_number(context), _fleet(experiment, data, memory))
+        return _train(message, device_number(context), _fleet(experiment, data, store))
 
     return app
 
@@ -167,7 +166,7 @@ def _on_time(deadline: float | None) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _fleet(experiment: str, data: Path, memory: MaskMemory | None) -> Fleet:
-    torch.set_num_threads(1)
-    warm_up()
-    return Fleet.build(Experiment.model_validate_json(experiment), Dataset.open(data), memory)
+def _fleet(experiment: str, data: Path, store: Store) -> Fleet:
+    fleet = Fleet.build(Experiment.model_validate_json(experiment), Dataset.open(data), store)
+    fleet.warm_up()
+    return fleet

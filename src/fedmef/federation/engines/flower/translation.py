@@ -1,21 +1,21 @@
 """Our messages as Flower's, and back. Bytes stay bytes: Flower carries them as one array of our own kind."""
 
-import math
 from collections.abc import Callable
 from logging import ERROR
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
+from pydantic import ValidationError
 
-from fedmef.device.measured import DeviceReport, measured
+from fedmef.device.measured import measured
 from fedmef.errors import UserError
-from fedmef.federation.engines.base import LONGEST_REASON, Lost
+from fedmef.federation.engines.base import Lost
 from fedmef.federation.simulated.faults import InjectedFault
+from fedmef.runs.records import DeviceReport
 
 TRAIN, WHICH_DEVICE = "train.round", "query.device"
 STYPE = "fedmef.safetensors"
-LONGEST_TRACE = 20_000
 NOT_OURS = "a Flower message without one of ours in it: do both sides run this app?"
 # What Flower answers in the place of a node whose message is void by now.
 EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
@@ -36,7 +36,7 @@ def which_device_message(node: int, deadline: float) -> Message:
 
 
 def device_reply(message: Message, context: Context) -> Message:
-    """The answer to that."""
+    """A node says which device it is."""
     return Message(RecordDict({"fedmef": ConfigRecord({"device": device_number(context)})}), reply_to=message)
 
 
@@ -63,19 +63,20 @@ def device_of(reply: Message) -> int:
 def train_reply(message: Message, device: int, train: Callable[[int, bytes], bytes]) -> Message:
     """A device's round: its answer and what it measured of itself, or why it has none."""
     try:
-        answer, report = measured(train, device, [content_of(message)])
+        with measured() as costs:
+            answer = train(device, content_of(message))
     except InjectedFault as fault:
         return _failure(Lost(str(fault)), message)
     except Exception as error:  # whatever a device's code raises costs its own update only
         log(ERROR, "device %d failed", device, exc_info=error)
         return _failure(Lost.by_raising(device, error), message)
-    costs = MetricRecord({"seconds": report.seconds, "peak-memory": report.peak_memory})
-    return Message(RecordDict({"fedmef": _array(answer), "costs": costs}), reply_to=message)
+    record = MetricRecord({"seconds": costs.seconds, "peak-memory": costs.peak_memory})
+    return Message(RecordDict({"fedmef": _array(answer), "costs": record}), reply_to=message)
 
 
 def _failure(lost: Lost, message: Message) -> Message:
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    return Message(Error(code, f"{lost.reason}\0{lost.traceback}"), reply_to=message)
+    return Message(Error(code, lost.to_text()), reply_to=message)
 
 
 def answer_of(
@@ -99,10 +100,10 @@ def answer_of(
 
 def lost_of(reply: Message) -> Lost:
     """Why a node gave no answer; what is not from us has no traceback."""
-    reason, _, trace = (reply.error.reason or "its node reported an error").partition("\0")
+    reason = reply.error.reason or "its node reported an error"
     if "ray.exceptions.Actor" in reason:  # three paragraphs, of addresses and log files
-        reason = "its worker process died: killed, or out of memory (fewer workers need less)"
-    return Lost(reason[:LONGEST_REASON], trace[-LONGEST_TRACE:])
+        return Lost("its worker process died: killed, or out of memory (fewer workers need less)")
+    return Lost.from_text(reason)
 
 
 def content_of(message: Message) -> bytes:
@@ -116,10 +117,16 @@ def content_of(message: Message) -> bytes:
 
 def _report_of(reply: Message, device: int, bytes_down: int, bytes_up: int) -> DeviceReport:
     costs = reply.content.metric_records.get("costs", MetricRecord())
-    seconds, peak_memory = costs.get("seconds"), costs.get("peak-memory")
-    if not (isinstance(seconds, int | float) and math.isfinite(seconds) and isinstance(peak_memory, int)):
-        raise MalformedError("its answer does not say what it cost: seconds and peak-memory")
-    return DeviceReport(device, float(seconds), peak_memory, bytes_down, bytes_up)
+    try:
+        return DeviceReport(
+            device=device,
+            seconds=costs.get("seconds"),  # type: ignore[arg-type]
+            peak_memory=costs.get("peak-memory"),  # type: ignore[arg-type]
+            bytes_down=bytes_down,
+            bytes_up=bytes_up,
+        )
+    except ValidationError:
+        raise MalformedError("its answer does not say what it cost: seconds and peak-memory") from None
 
 
 def _array(content: bytes) -> ArrayRecord:

@@ -1,7 +1,7 @@
-"""The device's half."""
+"""The device's half: its data. The network comes with the messages, so a device needs no model code."""
 
 from fedmef.federation.engines.flower import client_app
 
-from .task import load_data, load_model
+from .data import load_data
 
-app = client_app(load_model, load_data)
+app = client_app(load_data)

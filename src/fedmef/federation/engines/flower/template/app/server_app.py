@@ -2,6 +2,7 @@
 
 from fedmef.federation.engines.flower import server_app
 
-from .task import load_data, load_model
+from .data import load_data
+from .model import load_model
 
 app = server_app(load_model, load_data)

@@ -1,0 +1,36 @@
+"""`fedmef evaluate`: test a finished run's model."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedmef.cli.common import AsJson
+from fedmef.cli.plain_help import command_app
+from fedmef.federation.api import evaluate_run
+from fedmef.runs.directory import Run
+
+
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's directory.")],
+    data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
+    accelerator: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a run's final model, from its files alone."""
+    opened = Run.open(directory)
+    machine = {
+        name: value
+        for name, value in (("data_dir", data_dir), ("accelerator", accelerator))
+        if value is not None
+    }
+    opened.experiment = opened.experiment.model_copy(update=machine)
+    score = evaluate_run(opened)
+    if as_json:
+        typer.echo(json.dumps({"test_accuracy": score.accuracy, "test_loss": score.loss}))
+    else:
+        typer.echo(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}")
+
+
+app = command_app(evaluate)

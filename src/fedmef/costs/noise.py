@@ -1,0 +1,34 @@
+"""A device that trains on noise, for measurements: what it needs does not depend on what it sees."""
+
+import numpy as np
+
+from fedmef.data.dataset import Statistics
+from fedmef.device.training import Samples
+from fedmef.experiment.settings import Experiment
+from fedmef.methods import find_method
+from fedmef.models.initial import initial_model
+from fedmef.sparsity.model import Model
+from fedmef.wire.job import Job
+
+# Over an experiment's own settings. A tiny learning rate: few steps on noise shall not end in NaN.
+ON_NOISE = {"accelerator": "cpu", "local_epochs": 1, "learning_rate": 1e-4}
+
+
+def noise_samples(count: int, shape: tuple[int, ...], classes: int, steps: int = 1) -> Samples:
+    """One batch of this many images, which an epoch goes over `steps` times."""
+    images = np.random.default_rng(0).integers(256, size=(count, *shape), dtype=np.uint8)
+    return Samples(images, np.arange(count) % classes, np.tile(np.arange(count), steps))
+
+
+def noise_model(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Model:
+    """The experiment's model for such images."""
+    even: Statistics = ((0.5,) * shape[0], (0.5,) * shape[0])
+    return initial_model(experiment, shape, classes, even)
+
+
+def round_jobs(experiment: Experiment) -> list[Job]:
+    """An ordinary round, and the one that exchanges most weights if there is any."""
+    method = find_method(experiment.method)()
+    every = [method.job(experiment, number) for number in range(experiment.rounds)]
+    most = max(every, key=lambda job: job.adjustment_rate)
+    return [every[0], most] if most.adjusts else [every[0]]

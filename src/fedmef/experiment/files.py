@@ -1,0 +1,68 @@
+"""Experiments as TOML files, and what a resumed run may change."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedmef.errors import UserError
+from fedmef.experiment.settings import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.wire.files import read_bounded
+
+MAXIMUM_CONFIG_BYTES = 2**20
+
+# Besides where and how it runs: how long it runs, and what happens to a round in which devices fail.
+RESUMABLE_FIELDS = MACHINE_FIELDS | {"rounds", "min_devices", "round_attempts"}
+
+
+def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment from a TOML file, with some fields overridden."""
+    try:
+        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
+    except FileNotFoundError:
+        raise UserError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+    return make_experiment({**values, **(overrides or {})})
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The experiment as a configuration file that repeats it."""
+    values = experiment.model_dump(mode="json").items()
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in values if value is not None)
+
+
+def resumed_experiment(there: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The experiment to resume with; raises `UserError` that names every change that is not allowed.
+
+    The schedule of adjustments stays what it was: by default it follows from the number of rounds.
+    """
+    given = {name: value for name, value in changes.items() if name != "adjust_until" or value is not None}
+    asked = make_experiment({**there.model_dump(), **given})
+    if different := changed_fields(there, asked, RESUMABLE_FIELDS):
+        raise UserError(
+            f"a resumed run keeps its own experiment, but {'; '.join(different)}; leave that out, or start "
+            f"another run (only {', '.join(sorted(RESUMABLE_FIELDS))} may change)"
+        )
+    if asked.rounds != there.rounds and there.adjust_until is None:
+        asked = asked.model_copy(update={"adjust_until": there.last_adjustment})
+    return asked
+
+
+def changed_fields(there: Experiment, asked: Experiment, allowed: frozenset[str]) -> list[str]:
+    """`sparsity = 0.9 there, 0.5 here` for every field that differs and may not."""
+    old, new = there.model_dump(), asked.model_dump()
+    return [
+        f"{field} = {old[field]} there, {new[field]} here"
+        for field in new
+        if field not in allowed and old[field] != new[field]
+    ]
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,93 @@
+"""The server's half of a Flower app: it runs the experiment that the app's configuration describes.
+
+    app = server_app(load_model, load_data)
+
+`load_model(classes, channels)` gives an ordinary network, and `load_data()` data of which `test` scores the
+global model. Both are functions of a module, so that the run's directory can name them.
+"""
+
+from collections.abc import Callable
+from logging import INFO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, UserConfig
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore import log
+
+from fedmef.data import Dataset
+from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation.api import new_directory, resume, run
+from fedmef.federation.engines.flower.engine import FlowerEngine
+from fedmef.federation.engines.flower.nodes import Nodes
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.directory import CONFIG
+from fedmef.runs.records import Round
+from fedmef.runs.watchers import Watcher
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LoadModel = Callable[..., "nn.Module"]
+LoadData = Callable[..., Dataset]
+
+# Settings of the app that are none of the experiment.
+OUT, RESUME, PATIENCE = "out", "resume", "patience"
+
+
+def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
+    """A ServerApp that runs the experiment over whatever nodes its Grid has, into a run's directory."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = context.run_config
+        experiment = experiment_of(config, load_model, load_data)
+        patience = float(config.get(PATIENCE, 300.0))
+
+        def start(fleet: Fleet) -> FlowerEngine:
+            return FlowerEngine(
+                Nodes(grid, experiment.devices), deadline=experiment.deadline, patience=patience
+            )
+
+        out = Path(str(config[OUT])) if config.get(OUT) else new_directory(experiment)
+        dataset, watchers = load_data(), [Log()]
+        if config.get(RESUME) and (out / CONFIG).is_file():
+            changes = experiment.model_dump()
+            finished = resume(out, changes, dataset=dataset, watchers=watchers, start=start, elsewhere=True)
+        else:
+            finished = run(experiment, out, dataset=dataset, watchers=watchers, start=start, elsewhere=True)
+        log(INFO, "test accuracy %.2f %%, in %s", 100 * finished.summary.test_accuracy, out.absolute())
+
+    return app
+
+
+def experiment_of(config: UserConfig, load_model: LoadModel, load_data: LoadData) -> Experiment:
+    """The experiment that an app's configuration describes, setting by setting, with - or _."""
+    settings = {
+        name.replace("-", "_"): value for name, value in config.items() if name not in (OUT, RESUME, PATIENCE)
+    }
+    return make_experiment(
+        settings | {"model": _name(load_model), "dataset": _name(load_data), "engine": "flower"}
+    )
+
+
+class Log(Watcher):
+    """A line in Flower's log for every round."""
+
+    def round_done(self, record: Round) -> None:
+        accuracy = record.test_accuracy
+        lost = sum(failed.attempt == record.attempts - 1 for failed in record.lost)
+        log(
+            INFO,
+            "round %d: %d of %d devices answered, loss %s%s",
+            record.number,
+            len(record.devices) - lost,
+            len(record.devices),
+            record.train_loss,
+            "" if accuracy is None else f", test accuracy {accuracy:.2%}",
+        )
+
+
+def _name(function: Callable[..., object]) -> str:
+    return f"{function.__module__}:{function.__qualname__}"

@@ -1,0 +1,59 @@
+"""The model that an experiment begins with: built, made sparse by its method's recipe, exported as data."""
+
+from torch import nn
+
+from fedmef.data.dataset import Statistics
+from fedmef.errors import UserError
+from fedmef.experiment.settings import Experiment
+from fedmef.methods import find_method
+from fedmef.models import build_model
+from fedmef.nn.export import export_network, module_state
+from fedmef.nn.prepare import prepare
+from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import Input, Network
+
+
+def initial_model(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int, statistics: Statistics
+) -> Model:
+    """The first global model, for images of this shape that are normalised with these statistics."""
+    module = prepared_module(experiment, shape[0], classes)
+    try:
+        network = export_network(module, Input(shape, *statistics))
+    except UserError as error:
+        raise UserError(f"model '{experiment.model}': {error}") from error
+    if network.classes != classes:
+        raise UserError(
+            f"model '{experiment.model}' answers {network.classes} numbers to an image: it must answer one "
+            f"for each of the {classes} classes"
+        )
+    model = Model(network, module_state(module, network))
+    for name in network.sparse_layers:
+        model.center_filters(name)  # so that the smallest weights are those that matter least, from the start
+    return model
+
+
+def plain_network(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Network:
+    """The experiment's network before a method prepares it, as data."""
+    even = ((0.5,) * shape[0], (0.5,) * shape[0])
+    try:
+        return export_network(_built(experiment, shape[0], classes), Input(shape, *even))
+    except UserError as error:
+        raise UserError(f"model '{experiment.model}': {error}") from error
+
+
+def prepared_module(experiment: Experiment, channels: int, classes: int) -> nn.Module:
+    """The same as a PyTorch module, which a network with opaque operations needs to be trained."""
+    recipe = find_method(experiment.method).recipe
+    return prepare(_built(experiment, channels, classes), recipe, experiment)
+
+
+def _built(experiment: Experiment, channels: int, classes: int) -> nn.Module:
+    return build_model(
+        experiment.model,
+        classes=classes,
+        channels=channels,
+        width=experiment.width,
+        stem=experiment.stem,
+        seed=experiment.seed,
+    )

@@ -1,0 +1,132 @@
+"""The torch backend: any network, on a CPU or a GPU. The reference for every other one."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedmef.device.backend import Step
+from fedmef.errors import UserError
+from fedmef.methods.extrusion import Pull
+from fedmef.nn.growth import growth_scores
+from fedmef.nn.layers import sparse_layers
+from fedmef.nn.module import NetworkModule, load_state, normalize
+from fedmef.sparsity.arrays import Array, Floats
+from fedmef.sparsity.growth import GrowthScores
+from fedmef.sparsity.model import State
+from fedmef.sparsity.network import Network
+
+
+class TorchBackend:
+    """A network as a PyTorch module.
+
+    Args:
+        network: what to execute.
+        module: the network's own code, which one with opaque operations needs; others need none.
+        accelerator: where tensors live: cpu, cuda, cuda:1 and so on.
+    """
+
+    def __init__(
+        self, network: Network, *, module: nn.Module | None = None, accelerator: str = "cpu"
+    ) -> None:
+        self.network = network
+        check_accelerator(accelerator)
+        self.accelerator = torch.device(accelerator)
+        self.module = (module or NetworkModule(network)).to(self.accelerator)
+        self._layers = sparse_layers(self.module)
+        # Channels last is faster, but somebody's own code may call view() on what it gets.
+        self._layout = torch.channels_last if module is None else torch.contiguous_format
+        self._random: Tensor | None = None  # of layers that draw numbers; ours draw none
+
+    def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
+        load_state(self.module, self.network, state)
+        if self.network.opaque is not None:
+            with torch.random.fork_rng(devices=[]):
+                self._random = torch.random.manual_seed(seed).get_state()
+
+    def state(self) -> State:
+        tensors = self.module.state_dict()
+        return {name: tensors[name].detach().cpu().numpy() for name in self.network.arrays}
+
+    def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
+        with self._running(training=True):
+            loss = F.cross_entropy(self.module(self._input(images)), self._tensor(labels))
+            loss.backward()  # type: ignore[no-untyped-call]
+            norm = self._descend(rate, pull)
+            return Step(float(loss.detach()), norm)
+
+    def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
+        with self._running(training=True), growth_scores(self.module, counts) as scores:
+            logits = self.module(self._input(images))
+            F.cross_entropy(logits, self._tensor(labels)).backward()  # type: ignore[no-untyped-call]
+            self.module.zero_grad()
+        return scores
+
+    def predict(self, images: Array) -> Floats:
+        with self._running(training=False), torch.no_grad():
+            logits: Floats = self.module(self._input(images)).cpu().numpy()
+            return logits
+
+    @torch.no_grad()
+    def _descend(self, rate: float, pull: Pull | None) -> float:
+        """A step down the gradients, which are gone afterwards; returns the norm of the pulled weights."""
+        pulled = self._pulled(pull) if pull is not None else []
+        for values, marked in pulled:
+            assert values.grad is not None
+            assert pull is not None
+            values.grad.index_add_(0, marked, values[marked], alpha=2 * pull.strength)
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=-rate)
+                parameter.grad = None  # now, so that no gradient is alive during the next forward pass
+        squares = sum(float(values[marked].double().square().sum()) for values, marked in pulled)
+        return math.sqrt(squares)
+
+    def _pulled(self, pull: Pull) -> list[tuple[nn.Parameter, Tensor]]:
+        return [(self._layers[name].values, self._tensor(marked)) for name, marked in pull.marked.items()]
+
+    def _input(self, images: Array) -> Tensor:
+        """Normalised where it is used: uint8 is a quarter of the traffic to a GPU."""
+        return normalize(self._tensor(images), self.network.input, self._layout)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.accelerator)
+
+    @contextmanager
+    def _running(self, *, training: bool) -> Iterator[None]:
+        """One thread: with more, sums are added up in another order, and bits differ."""
+        if self.module.training != training:
+            self.module.train(training)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self._random is None:
+                yield
+            else:
+                with torch.random.fork_rng(devices=self._devices()):
+                    torch.random.set_rng_state(self._random)
+                    if self._devices():
+                        torch.cuda.manual_seed(int(torch.randint(2**62, ())))
+                    yield
+                    self._random = torch.random.get_rng_state()
+        finally:
+            torch.set_num_threads(threads)
+
+    def _devices(self) -> list[torch.device]:
+        return [self.accelerator] if self.accelerator.type == "cuda" else []
+
+
+def check_accelerator(name: str) -> None:
+    """Raise `UserError` when this machine has no such place for tensors."""
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError
+    except RuntimeError:
+        raise UserError(f"accelerator = '{name}': must be cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UserError(f"accelerator = '{name}': this machine has {count} CUDA devices; use cpu")

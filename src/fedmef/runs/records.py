@@ -1,0 +1,191 @@
+"""What a run writes down of a round and of its end: one model for writing and for reading.
+
+A field says where its value comes from, so a new number per round is one line here: it is then in
+`metrics.jsonl`, in TensorBoard and in `Run.rounds`. Nothing that is read is trusted: every field is checked.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedmef.sparsity.model import Model
+
+if TYPE_CHECKING:
+    from fedmef.federation.round import Happened
+
+Value = TypeVar("Value")
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
+AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+
+
+class Record(BaseModel):
+    """Something that a run writes down, checked whoever wrote it."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, strict=True)
+
+    @classmethod
+    def of(cls, source: Any) -> Self:
+        """The record of what happened, every field taken from it."""
+        extras = {name: cast(Any, field.json_schema_extra) for name, field in cls.model_fields.items()}
+        return cls(**{name: extra["of"](source) for name, extra in extras.items() if extra})
+
+
+def of_round(take: "Callable[[Happened], Value]") -> Value:
+    """A field that is taken from what happened in a round."""
+    return cast(Value, Field(json_schema_extra={"of": cast(Any, take)}))
+
+
+def of_run(take: "Callable[[Finished], Value]") -> Value:
+    """A field that is taken from a whole run."""
+    return cast(Value, Field(json_schema_extra={"of": cast(Any, take)}))
+
+
+class DeviceReport(Record):
+    """What a device measured of itself in a round.
+
+    Attributes:
+        seconds: from the message's arrival to the answer.
+        peak_memory: most resident bytes of the process that trained, interpreter and libraries included.
+        bytes_down, bytes_up: length of the message and of the answer.
+    """
+
+    device: Count
+    seconds: Seconds
+    peak_memory: Count
+    bytes_down: Count
+    bytes_up: Count
+
+
+class Failed(Record):
+    """A device whose update was lost or rejected; `attempt` counts how often the round was tried before."""
+
+    device: Count
+    attempt: Count = 0
+    reason: Annotated[str, Field(max_length=1000)]
+
+
+class Round(Record):
+    """A line of `metrics.jsonl`. Rounds are counted from 0 there, and from 1 wherever people read them."""
+
+    round: Count = of_round(lambda happened: happened.job.round)
+    train_loss: float | None = of_round(lambda happened: finite(happened.train_loss))
+    test_accuracy: Share | None = of_round(
+        lambda happened: happened.score.accuracy if happened.score else None
+    )
+    test_loss: float | None = of_round(
+        lambda happened: finite(happened.score.loss) if happened.score else None
+    )
+    learning_rate: float = of_round(lambda happened: happened.job.learning_rate)
+    bytes_down: Count = of_round(lambda happened: happened.collected.bytes_down)
+    bytes_up: Count = of_round(lambda happened: happened.collected.bytes_up)
+    seconds: Seconds = of_round(lambda happened: happened.seconds)
+    devices: list[Count] = of_round(lambda happened: happened.collected.devices)
+    device_reports: list[DeviceReport] = of_round(lambda happened: happened.collected.reports)
+    lost: list[Failed] = of_round(lambda happened: happened.collected.lost)
+    rejected: list[Failed] = of_round(lambda happened: happened.collected.rejected)
+    attempts: Count = of_round(lambda happened: happened.collected.attempts)
+    epsilon: float | None = of_round(lambda happened: happened.epsilon)
+    active_weights: Count = of_round(lambda happened: happened.active_weights)
+    adjusted: bool = of_round(lambda happened: happened.adjusted)
+    accuracy_before_adjustment: Share | None = of_round(
+        lambda happened: happened.before.accuracy if happened.before else None
+    )
+    accuracy_after_adjustment: Share | None = of_round(
+        lambda happened: happened.score.accuracy if happened.before and happened.score else None
+    )
+    exchanged_weights: Count | None = of_round(
+        lambda happened: happened.adjustment.exchanged if happened.adjustment else None
+    )
+    dropped_magnitude: float | None = of_round(
+        lambda happened: happened.adjustment.dropped_magnitude if happened.adjustment else None
+    )
+
+    @property
+    def number(self) -> int:
+        """How many rounds are finished with this one."""
+        return self.round + 1
+
+    @property
+    def drop(self) -> float | None:
+        """Test accuracy lost at the adjustment; None when there was none, or nothing to compare."""
+        before, after = self.accuracy_before_adjustment, self.accuracy_after_adjustment
+        return before - after if self.adjusted and before is not None and after is not None else None
+
+    def scalars(self) -> Mapping[str, float]:
+        """Every plain number of the round, by name; what was not measured in it is not there."""
+        values = {**self.model_dump(exclude={"round"}), "drop": self.drop}
+        return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+class LayerCounts(Record):
+    """How many of a sparse layer's weights are active."""
+
+    active: Count
+    size: AtLeastOne
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """A run that came to its end: what its summary is taken from."""
+
+    rounds: list[Round]
+    model: Model
+    versions: Mapping[str, str]
+
+
+class Summary(Record):
+    """`summary.json`: a run's result in a few numbers."""
+
+    test_accuracy: Share = of_run(lambda run: accuracies(run)[-1])
+    best_test_accuracy: Share = of_run(lambda run: max(accuracies(run)))
+    test_loss: float | None = of_run(lambda run: run.rounds[-1].test_loss)
+    rounds: AtLeastOne = of_run(lambda run: len(run.rounds))
+    adjustments: Count = of_run(lambda run: sum(record.adjusted for record in run.rounds))
+    bytes_down: Count = of_run(lambda run: sum(record.bytes_down for record in run.rounds))
+    bytes_up: Count = of_run(lambda run: sum(record.bytes_up for record in run.rounds))
+    seconds: Seconds = of_run(lambda run: sum(record.seconds for record in run.rounds))
+    lost_updates: Count = of_run(lambda run: sum(len(record.lost) for record in run.rounds))
+    rejected_updates: Count = of_run(lambda run: sum(len(record.rejected) for record in run.rounds))
+    repeated_attempts: Count = of_run(lambda run: sum(record.attempts - 1 for record in run.rounds))
+    epsilon: Annotated[float, Field(ge=0)] | None = of_run(lambda run: run.rounds[-1].epsilon)
+    parameters: Count = of_run(lambda run: parameter_counts(run.model)[0])
+    parameters_if_dense: Count = of_run(lambda run: parameter_counts(run.model)[1])
+    layers: dict[str, LayerCounts] = of_run(lambda run: layer_counts(run.model))
+    classes: AtLeastOne = of_run(lambda run: run.model.network.classes)
+    image_shape: Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)] = of_run(
+        lambda run: list(run.model.network.input.shape)
+    )
+    fedmef: str = of_run(lambda run: run.versions["fedmef"])
+    torch: str = of_run(lambda run: run.versions["torch"])
+
+
+def finite(value: float | None) -> float | None:
+    """JSON has no infinities: None stands for what is not finite."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def accuracies(run: Finished) -> list[float]:
+    """Test accuracy of the rounds that were evaluated."""
+    return [record.test_accuracy for record in run.rounds if record.test_accuracy is not None]
+
+
+def layer_counts(model: Model) -> dict[str, LayerCounts]:
+    """Active weights and size of every sparse layer."""
+    layers = model.network.sparse_layers
+    return {
+        name: LayerCounts(active=count, size=layers[name].size)
+        for name, count in model.active_counts().items()
+    }
+
+
+def parameter_counts(model: Model) -> tuple[int, int]:
+    """Trained numbers of the model, and how many there would be if it were dense."""
+    arrays = model.network.arrays
+    active = sum(model.state[name].size for name, spec in arrays.items() if spec.role == "weight")
+    pruned = sum(layer.size - layer.active for layer in layer_counts(model).values())
+    return active, active + pruned

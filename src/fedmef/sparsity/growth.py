@@ -1,0 +1,13 @@
+"""Growth scores: what a device sends of the gradients at pruned positions."""
+
+from dataclasses import dataclass
+
+from fedmef.sparsity.arrays import Array, Integers
+
+
+@dataclass(frozen=True, eq=False)
+class GrowthScores:
+    """The pruned positions of one layer whose gradients are largest, ascending, and these gradients."""
+
+    positions: Integers
+    gradients: Array

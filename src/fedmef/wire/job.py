@@ -1,0 +1,67 @@
+"""A job: everything that a device must know for a round, besides its own data and limits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedmef.errors import MessageError, NetworkError
+from fedmef.sparsity.reading import read_fields
+from fedmef.wire.container import MESSAGE_VERSION, read_header
+from fedmef.wire.floats import WireType
+from fedmef.wire.schemes import Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the server asks of the devices in a round.
+
+    Attributes:
+        method: whose device half does it.
+        round: counted from 0.
+        attempt: how often the round was tried before, with other devices.
+        seed: everything random on a device derives from it, the round and the device's number.
+        local_epochs, batch_size, augment: how to train.
+        learning_rate: `η_r`.
+        initial_rate: `η_0`.
+        adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
+        extrusion: FedMef's `λ`.
+        wire_scheme, wire_dtype: how the answer is coded.
+        remember_masks: the device keeps the masks, so that later messages need not repeat them.
+    """
+
+    method: str
+    round: int
+    seed: int
+    learning_rate: float
+    initial_rate: float
+    local_epochs: int = 1
+    batch_size: int = 32
+    augment: bool = False
+    adjustment_rate: float = 0.0
+    attempt: int = 0
+    extrusion: float = 0.0
+    wire_scheme: Rule = "auto"
+    wire_dtype: WireType = "fp32"
+    remember_masks: bool = True
+
+    def __post_init__(self) -> None:
+        rates = (self.learning_rate, self.initial_rate, self.adjustment_rate, self.extrusion)
+        if min(rates) < 0 or self.batch_size < 1 or self.local_epochs < 1:
+            raise MessageError(f"a job that makes no sense: {self}")
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the masks change after this round."""
+        return self.adjustment_rate > 0
+
+
+def read_job(message: bytes) -> Job:
+    """The job of a broadcast, without reading the rest of it."""
+    return job_of(read_header(message, MESSAGE_VERSION).get("job"))
+
+
+def job_of(table: Any) -> Job:
+    """A job from a header, or a `MessageError`."""
+    try:
+        return read_fields(Job, table)
+    except NetworkError as error:
+        raise MessageError(f"a broadcast without a job: {error}") from None
