@@ -34,10 +34,11 @@ test-slow: $(READY) ## the slow tests only
 
 test-all: test test-slow ## everything
 
-lint: $(READY) ## ruff and mypy
+lint: $(READY) ## ruff, mypy and the layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(READY) ## run every benchmark, one after the other
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import fedmef
-from fedmef import Experiment
-from fedmef.federation import api as federation
-from fedmef.federation import server
+from fedmef.experiment.settings import Experiment
 from fedmef.federation.update_checks import UpdateChecks
 from fedmef.runs.directory import Run
+from fedmef.runs.records import Round, Summary
+from fedmef.sparsity.model import Model
 
 CASES = {
     "digits, small CNN": Experiment(rounds=6, engine="inline"),
@@ -37,36 +37,48 @@ CASES = {
     ),
 }
 ACCOUNTING: tuple[tuple[Any, str], ...] = (
-    (federation, "summarize"),
-    (server, "active_weights"),
+    (Round, "of"),
+    (Summary, "of"),
+    (Model, "active_counts"),
     (UpdateChecks, "accept"),
     (Run, "log"),
 )
 
 
-def timed(function: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
-    def wrapper(*arguments: Any, **options: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            return function(*arguments, **options)
-        finally:
-            spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
+class Stopwatch:
+    """Seconds by what is called from now on; what a call calls itself is a part of it."""
 
-    return wrapper
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._running = False
+        for owner, name in ACCOUNTING:
+            setattr(owner, name, self._timed(getattr(owner, name), f"{owner.__name__}.{name}"))
+
+    def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            if self._running:
+                return function(*arguments, **options)
+            self._running = True
+            started = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - started
+                self._running = False
+
+        return wrapper
 
 
 def main() -> None:
-    spent: dict[str, float] = {}
-    for owner, name in ACCOUNTING:
-        setattr(owner, name, timed(getattr(owner, name), name, spent))
+    watch = Stopwatch()
     for case, experiment in CASES.items():
-        spent.clear()
+        watch.spent.clear()
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
             fedmef.run(experiment, Path(folder) / "run")
             total = time.perf_counter() - started
-        parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in spent.items())
-        print(f"{case:28}{sum(spent.values()) / total:>8.2%} of {total:.1f} s ({parts})", flush=True)
+        parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in watch.spent.items())
+        print(f"{case:28}{sum(watch.spent.values()) / total:>8.2%} of {total:.1f} s ({parts})", flush=True)
 
 
 if __name__ == "__main__":

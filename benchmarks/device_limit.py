@@ -1,8 +1,8 @@
 """Does what `fedmef plan` chose hold? Runs it in a fresh process and reads the kernel's high-water mark.
 
-For each network and limit: the plan, by measuring, and then a device of just this setting, from building its
-model over ordinary training to a round with extrusion and growth scores, messages included. The process must
-never have had more resident memory above its imports than the limit, or the benchmark fails.
+For each network and limit: the plan, by measuring, and then a device of just this setting, from the message
+over ordinary training to a round with extrusion and growth scores and its answer. The process must never have
+had more resident memory above its imports than the limit, or the benchmark fails.
 
 (RLIMIT_DATA would refuse too early: it counts address space, and oneDNN reserves more than it touches.)
 
@@ -14,30 +14,34 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from fedmef import Experiment
 from fedmef.costs.plan import Candidate, plan_memory
 from fedmef.costs.step import Shape
 from fedmef.costs.step_process import warm_up
 from fedmef.data import SyntheticImages
+from fedmef.device.backend import backend_for
+from fedmef.device.device import Device
 from fedmef.device.resident import baseline_resident, give_back_freed_memory, peak_resident
-from fedmef.experiment.settings import make_experiment
-from fedmef.federation.engines import Fleet
+from fedmef.device.training import Samples
+from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation.preparation import prepare
 from fedmef.federation.server import Server
+from fedmef.methods import find_method
 
 STEPS = 3
 
 
 def run_within(experiment: Experiment, candidate: Candidate, shape: Shape, classes: int) -> int:
     """Run a device with the candidate's setting; returns the most bytes above import that it ever had."""
-    setting = asdict(candidate)
-    del setting["needed"], setting["fits"]
+    chosen = ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
+    setting = {name: getattr(candidate, name) for name in chosen}
     question = {
         "experiment": experiment.model_copy(update=setting).model_dump(mode="json"),
         "shape": shape,
@@ -53,9 +57,8 @@ def run_within(experiment: Experiment, candidate: Candidate, shape: Shape, class
 
 
 def inside(question: dict[str, Any]) -> None:
-    """The fresh process: a device from its model to its answers."""
+    """The fresh process: a device in an ordinary round, and in one that adjusts."""
     give_back_freed_memory()
-    torch.set_num_threads(1)
     experiment = make_experiment(
         {**question["experiment"], "local_epochs": 1, "devices": 1, "devices_per_round": 1}
     )
@@ -63,16 +66,19 @@ def inside(question: dict[str, Any]) -> None:
     data = SyntheticImages(
         tuple(question["shape"]), question["classes"], train=max(samples, 10), test=question["classes"]
     ).make()
-    data.statistics()
     warm_up()
-    baseline = baseline_resident()
-    fleet = Fleet.build(experiment, data)
-    peak = peak_resident()
-    for number in (0, experiment.adjust_every):
-        messages = Server(fleet.method, fleet.model).broadcast(fleet.method.plan(number), [0])
-        fleet.train(0, messages.pop(0))
-        peak = max(peak, peak_resident())
-    print(peak - baseline)
+    with tempfile.TemporaryDirectory() as folder:
+        messages = [Path(folder) / "ordinary", Path(folder) / "adjusting"]
+        server = Server(experiment, prepare(experiment, data).model)
+        for number, file in zip((0, experiment.adjust_every), messages, strict=True):
+            file.write_bytes(server.broadcast(server.job(number), [0])[0])
+        del server
+        own = Samples(data.train.images, data.train.labels, np.arange(len(data.train)))
+        device = Device(0, own, lambda network: backend_for(experiment, network), find_method=find_method)
+        baseline = baseline_resident()
+        for file in messages:
+            device.train(file.read_bytes())
+        print(peak_resident() - baseline)
 
 
 def main() -> None:

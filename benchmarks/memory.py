@@ -1,88 +1,87 @@
-"""Bytes that a training step keeps alive: the plain network with BatchNorm beside FedMef's.
+"""Bytes that a training step keeps alive, and its peak: the plain network with BatchNorm next to FedMef's.
 
 Activations are what a forward pass leaves for the backward pass, by PyTorch's own allocator; parameters and
 gradients are counted after a backward pass. Nothing is estimated. Ratios are to the plain network.
 
-Then the peak of a whole training step (FedMef's with its adjustment), in tensors and in resident memory, from
-a process of its own: `fedmef.costs.measure_step`.
+Then the peak of a whole training step (FedMef's with its adjustment), in tensors and in resident memory. Each
+row comes from a process of its own: `fedmef.costs.step.measure_step`.
 
     python benchmarks/memory.py [--batch 64] [--json] [--plot FILE.png]
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import nn
-
-from fedmef import sparsify
-from fedmef.costs import StepCost, bytes_kept_for_backward, bytes_of_state, measure_step
+from fedmef.costs.step import StepCost, measure_step
 from fedmef.experiment.settings import make_experiment
-from fedmef.models import build_model, layout_for
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))
-VARIANTS: dict[str, torch.dtype | None] = {"FedMef, fp32 cache": None, "FedMef, fp16 cache": torch.float16}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dense, BatchNorm": {"method": "fedavg"},
+    "FedMef, fp32 cache": {"method": "fedmef"},
+    "FedMef, fp16 cache": {"method": "fedmef", "cache_dtype": "fp16"},
+}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One network's bytes."""
+    """One network's step."""
 
     network: str
     variant: str
-    activations: int
-    parameters_and_gradients: int
+    cost: StepCost
+
+    @property
+    def activations(self) -> int:
+        return self.cost.cache
+
+    @property
+    def parameters_and_gradients(self) -> int:
+        return self.cost.parameters + self.cost.gradients
 
 
 def measure(network: str, stem: str, batch: int) -> list[Measurement]:
-    name = f"{network}, {stem} stem"
-    images = torch.randn(batch, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-
-    def dense() -> nn.Module:
-        return build_model(network, classes=10, channels=3, stem=stem, seed=0)
-
-    models = {"dense, BatchNorm": dense()}
-    for variant, dtype in VARIANTS.items():
-        models[variant] = sparsify(
-            dense(), sparsity=0.9, normalize=True, activation_sparsity=0.9, cache_dtype=dtype
-        )
+    common = {"model": network, "stem": stem, "batch_size": batch}
     return [
-        Measurement(name, variant, bytes_kept_for_backward(model, laid_out), bytes_of_state(model, laid_out))
-        for variant, model in models.items()
-        for laid_out in [images.contiguous(memory_format=layout_for(model))]  # as a device has it
+        Measurement(
+            f"{network}, {stem} stem",
+            variant,
+            measure_step(make_experiment({**common, **settings}), (3, 32, 32), 10),
+        )
+        for variant, settings in VARIANTS.items()
     ]
 
 
-def measure_peaks(batch: int) -> dict[str, dict[str, StepCost]]:
-    """A step's cost by network and method."""
-    return {
-        f"{network}, {stem} stem": {
-            method: measure_step(
-                make_experiment({"method": method, "model": network, "stem": stem, "batch_size": batch}),
-                (3, 32, 32),
-                10,
-            )
-            for method in ("fedavg", "fedmef")
-        }
-        for network, stem in CASES
-    }
+def print_rows(rows: Sequence[Measurement]) -> None:
+    """What is kept, then the peaks; ratios are to the network's first row."""
+    dense = {row.network: row for row in reversed(rows)}
+    print(
+        f"{'network':28}{'variant':22}{'activations':>14}{'ratio':>8}"
+        f"{'parameters + gradients':>26}{'ratio':>8}"
+    )
+    for row in rows:
+        plain = dense[row.network]
+        kept = row.activations / plain.activations
+        state = row.parameters_and_gradients / plain.parameters_and_gradients
+        print(
+            f"{row.network:28}{row.variant:22}{row.activations / 1e6:>11.1f} MB{kept:>8.3f}"
+            f"{row.parameters_and_gradients / 1e6:>23.1f} MB{state:>8.3f}"
+        )
+    print(f"\n{'network':28}{'variant':22}{'peak':>10}{'ratio':>8}{'resident':>12}{'ratio':>8}{'a step':>10}")
+    for row in rows:
+        cost, plain_cost = row.cost, dense[row.network].cost
+        print(
+            f"{row.network:28}{row.variant:22}{cost.peak / 1e6:>7.1f} MB{cost.peak / plain_cost.peak:>8.3f}"
+            f"{cost.peak_resident / 1e6:>9.1f} MB{cost.peak_resident / plain_cost.peak_resident:>8.3f}"
+            f"{cost.seconds:>8.2f} s"
+        )
 
 
-def print_peaks(peaks: dict[str, dict[str, StepCost]]) -> None:
-    print(f"\n{'network':28}{'method':10}{'peak':>10}{'ratio':>8}{'resident':>12}{'ratio':>8}{'a step':>10}")
-    for network, costs in peaks.items():
-        dense = costs["fedavg"]
-        for method, cost in costs.items():
-            print(
-                f"{network:28}{method:10}{cost.peak / 1e6:>7.1f} MB{cost.peak / dense.peak:>8.3f}"
-                f"{cost.peak_resident / 1e6:>9.1f} MB{cost.peak_resident / dense.peak_resident:>8.3f}"
-                f"{cost.seconds:>8.2f} s"
-            )
-
-
-def plot(rows: list[Measurement], batch: int, file: Path) -> None:
+def plot(rows: Sequence[Measurement], batch: int, file: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415  (only for the picture)
 
     networks = list(dict.fromkeys(row.network for row in rows))
@@ -119,25 +118,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw a picture (needs matplotlib)")
     arguments = parser.parse_args()
     rows = [row for case in CASES for row in measure(*case, arguments.batch)]
-    peaks = measure_peaks(arguments.batch)
     if arguments.json:
-        steps = {
-            network: {method: asdict(cost) for method, cost in costs.items()}
-            for network, costs in peaks.items()
-        }
-        print(json.dumps({"kept": [asdict(row) for row in rows], "steps": steps}))
+        print(json.dumps([asdict(row) for row in rows]))
     else:
-        header = f"{'network':28}{'variant':22}{'activations':>14}{'ratio':>8}"
-        print(f"{header}{'parameters + gradients':>26}{'ratio':>8}")
-        for row in rows:
-            dense = next(other for other in rows if other.network == row.network)
-            kept = row.activations / dense.activations
-            state = row.parameters_and_gradients / dense.parameters_and_gradients
-            print(
-                f"{row.network:28}{row.variant:22}{row.activations / 1e6:>11.1f} MB{kept:>8.3f}"
-                f"{row.parameters_and_gradients / 1e6:>23.1f} MB{state:>8.3f}"
-            )
-        print_peaks(peaks)
+        print_rows(rows)
     if arguments.plot:
         plot(rows, arguments.batch, arguments.plot)
 

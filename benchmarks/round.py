@@ -23,25 +23,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmef.data import Split, batches
+from fedmef.data import Dataset
 from fedmef.device import device
 from fedmef.device import training as local_training
+from fedmef.device.batches import batches
+from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment
-from fedmef.federation import api as federation
 from fedmef.federation import evaluation, server
 from fedmef.federation.collection import choose_devices
-from fedmef.federation.engines import Fleet
 from fedmef.federation.engines.inline import InlineEngine
-from fedmef.federation.preparation import build_fleet
+from fedmef.federation.preparation import Prepared, prepare
+from fedmef.federation.round import play_round
 from fedmef.federation.server import Server
-from fedmef.federation.simulated.fleet import prepared_model
-from fedmef.models import layout_for
+from fedmef.federation.simulated.fleet import Fleet, partition
 from fedmef.nn import cache, convolution, relu
-from fedmef.wire import MaskMemory
+from fedmef.nn.backend import TorchBackend
+from fedmef.nn.module import load_state
+from fedmef.sparsity.arrays import Array
+from fedmef.wire.store import Store
 
 METHODS = {"FedAvg": "fedavg", "FedMef": "fedmef"}
 EVALUATION = "evaluation"  # as a whole, whatever it calls
@@ -60,15 +64,16 @@ PARTS = {
     "SAP: selection": of(cache, "largest_magnitudes"),
     "SAP: packing": of(cache.PrunedActivation, "prune"),
     "SAP: unpacking": of(cache.PrunedActivation, "restore"),
-    "ReLU": of(relu._Clamp, "forward", "backward") + of(nn.ReLU, "forward"),
+    "ReLU": of(relu._Clamp, "forward", "backward") + of(F, "relu"),
     "rest of backward": of(torch.Tensor, "backward"),
-    "optimiser": of(torch.optim.SGD, "step", "zero_grad"),
-    "data loading": of(local_training, "batches"),
+    "optimiser": of(TorchBackend, "_descend"),
+    "data loading": of(local_training, "batches") + of(TorchBackend, "normalized"),
+    "state in and out": of(TorchBackend, "load", "state"),
     "messages": of(server, "encode_broadcast")
     + of(device, "decode_broadcast", "encode_update")
     + of(Server, "check"),
     "aggregation": of(Server, "absorb", "adjust"),
-    EVALUATION: of(federation, "_evaluate"),
+    EVALUATION: of(evaluation, "evaluate"),
 }
 
 
@@ -109,7 +114,7 @@ class Timers:
             self._evaluates = False
 
 
-def make_fleet(method: str, arguments: argparse.Namespace, folder: Path) -> Fleet:
+def prepared_run(method: str, arguments: argparse.Namespace, data: Dataset | None) -> Prepared:
     experiment = Experiment(
         method=method,
         dataset="cifar10" if arguments.data_dir else "synthetic",
@@ -126,46 +131,56 @@ def make_fleet(method: str, arguments: argparse.Namespace, folder: Path) -> Flee
         adjust_every=1000,  # an ordinary round: one that adjusts takes one more step a device
         engine="inline",
     )
-    return build_fleet(experiment, memory=MaskMemory(folder / method))
+    return prepare(experiment, data)
 
 
-def network(fleet: Fleet) -> nn.Module:
-    return prepared_model(fleet.experiment, fleet.method, fleet.dataset.classes, fleet.dataset.shape[0])
-
-
-def library_round(fleet: Fleet) -> Callable[[], None]:
-    engine, central = InlineEngine(fleet), Server(fleet.method, network(fleet))
+def library_round(prepared: Prepared, folder: Path) -> Callable[[], None]:
+    experiment, data = prepared.experiment, prepared.dataset
+    engine = InlineEngine(Fleet.build(experiment, data, Store(folder / experiment.method)))
+    central, backend = Server(experiment, prepared.model), TorchBackend(prepared.model.network)
 
     def run() -> None:
-        federation._round(1, central, engine, fleet)
+        play_round(1, central, engine, lambda: evaluation.evaluate(backend, central.model.state, data.test))
 
     return run
 
 
-def bare_loop(fleet: Fleet) -> Callable[[], None]:
-    model, experiment, data = network(fleet), fleet.experiment, fleet.dataset
-    layout = layout_for(model)
+def bare_loop(prepared: Prepared) -> Callable[[], None]:
+    model, experiment, data = prepared.model, prepared.experiment, prepared.dataset
+    backend, shares = TorchBackend(model.network), partition(experiment, data)
+    module = backend.module
+    load_state(module, model.network, model.state)
 
-    def load(split: Split, indices: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
-        loaded = batches(split, indices, size, *data.statistics(), generator=None)
-        return [(images.contiguous(memory_format=layout), labels) for images, labels in loaded]
+    def loaded(images: Array, labels: Array) -> tuple[Tensor, Tensor]:
+        return backend.normalized(images), torch.from_numpy(labels)
 
-    chosen = [fleet.shares[number] for number in choose_devices(experiment, 1)]
-    training = [load(data.train, share, experiment.batch_size) for share in chosen]
-    test = load(data.test, torch.arange(len(data.test)), evaluation.BATCH_SIZE)
+    def training_batches(number: int) -> list[tuple[Tensor, Tensor]]:
+        generator, train = generator_for(experiment.seed, "batches", 1, number), data.train
+        return [
+            loaded(*batch)
+            for _ in range(experiment.local_epochs)
+            for batch in batches(train.images, train.labels, shares[number], experiment.batch_size, generator)
+        ]
+
+    training = [training_batches(number) for number in choose_devices(experiment, 1)]
+    size, test = evaluation.BATCH_SIZE, data.test
+    parts = np.split(np.arange(len(test)), range(size, len(test), size))
+    testing = [backend.normalized(test.images[part]) for part in parts]
+
+    optimizer = torch.optim.SGD(module.parameters(), lr=experiment.learning_rate)
+    optimizer.zero_grad()  # PyTorch imports a part of itself at the first one
 
     def run() -> None:
         for own in training:
-            model.train()
-            optimizer = torch.optim.SGD(model.parameters(), lr=experiment.learning_rate)
-            for images, labels in own * experiment.local_epochs:
+            module.train()
+            for images, labels in own:
                 optimizer.zero_grad()
-                F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(module(images), labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-        model.eval()
+        module.eval()
         with torch.no_grad():
-            for images, _ in test:
-                model(images)
+            for images in testing:
+                module(images)
 
     return run
 
@@ -177,15 +192,20 @@ def cpu_seconds(run: Callable[[], None]) -> float:
 
 
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    fleets = {name: make_fleet(method, arguments, folder) for name, method in METHODS.items()}
-    rounds = {name: library_round(fleet) for name, fleet in fleets.items()}
-    runs = {f"{name} round": run for name, run in rounds.items()}
-    runs |= {f"{name} bare": bare_loop(fleet) for name, fleet in fleets.items()}
+    data: Dataset | None = None
+    prepared: dict[str, Prepared] = {}
+    for name, method in METHODS.items():
+        prepared[name] = prepared_run(method, arguments, data)
+        data = prepared[name].dataset
+    runs = {f"{name} round": library_round(own, folder / "plain") for name, own in prepared.items()}
+    runs |= {f"{name} bare": bare_loop(own) for name, own in prepared.items()}
     turns = [{name: cpu_seconds(run) for name, run in runs.items()} for _ in range(arguments.rounds)]
     seconds = {name: statistics.median(turn[name] for turn in turns) for name in runs}
     shares: dict[str, dict[str, float]] = {}
     timers = Timers()
-    for name, run in rounds.items():
+    for name, own in prepared.items():
+        run = library_round(own, folder / "timed")  # a network that is built now calls what is timed
+        run()  # whatever is done once is done
         timers.seconds.clear()
         total = cpu_seconds(run)
         shares[name] = {part: timers.seconds[part] / total for part in PARTS if timers.seconds[part]}

@@ -1,9 +1,9 @@
-"""What a round trip sends and how long its messages take, for a sparse ResNet18 beside FedAvg's.
+"""What a round trip sends and how long its messages take, for a sparse ResNet18 next to FedAvg's.
 
-A round trip is one download with all masks and one upload, without an adjustment: the most that FedMef sends
-in an ordinary round. Bytes are lengths of real messages; the ratio is to FedAvg's round trip. Times are
-medians of CPU time, on one thread: `down` is the broadcast, `up` the update; a difference is the broadcast
-after an adjustment of 40 % of the weights, for a device that holds the masks before it.
+A round trip is one download with the network and all masks and one upload, without an adjustment: the most
+that FedMef sends in an ordinary round. Bytes are lengths of real messages; the ratio is to FedAvg's round
+trip. Times are medians of CPU time, on one thread: `down` is the broadcast, `up` the update; a difference is
+the broadcast after an adjustment of 40 % of the weights, for a device that holds the masks before it.
 
 How to read it: ratios hold on any machine (`tests/wire/test_traffic.py` asserts them). The goal for each
 encode and each decode is 150 ms or less; on a busy machine even CPU time doubles.
@@ -20,20 +20,25 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-from torch import nn
+import numpy as np
 
-from fedmef import sparsify
-from fedmef.methods import Plan
-from fedmef.methods.base import Extras
-from fedmef.models import build_model
-from fedmef.nn import guard_batchnorm, sparse_layers
-from fedmef.sparsity import unpack_bits
-from fedmef.wire import MaskMemory, Rule, mask_version
-from fedmef.wire.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
+from fedmef.experiment.settings import make_experiment
+from fedmef.models.initial import initial_model
+from fedmef.sparsity.masks import unpack_bits
+from fedmef.sparsity.model import Masks, Model
+from fedmef.wire.broadcast import decode_broadcast, encode_broadcast
+from fedmef.wire.floats import WireType
+from fedmef.wire.job import Job
+from fedmef.wire.schemes import Rule
+from fedmef.wire.store import Store, mask_version
+from fedmef.wire.update import Extras, Update, decode_update, encode_update
 
-GOALS = {("bitmap", "fp32"): 0.118, ("rice", "fp32"): 0.109, ("rice", "fp16"): 0.060}
-CASES: tuple[tuple[Rule, str], ...] = (
+GOALS: dict[tuple[Rule, WireType], float] = {
+    ("bitmap", "fp32"): 0.118,
+    ("rice", "fp32"): 0.109,
+    ("rice", "fp16"): 0.060,
+}
+CASES: tuple[tuple[Rule, WireType], ...] = (
     ("bitmap", "fp32"),
     ("rice", "fp32"),
     ("auto", "fp32"),
@@ -45,7 +50,6 @@ CASES: tuple[tuple[Rule, str], ...] = (
     ("rice", "fp16"),
     ("rice", "bf16"),
 )
-PLAN = Plan(0, 0.1)
 GOAL_MILLISECONDS = 150
 
 
@@ -61,18 +65,35 @@ class Measurement:
     milliseconds: dict[str, float]
 
 
-def network(sparsity: float | None) -> nn.Module:
+def network(sparsity: float | None) -> Model:
     """FedAvg's network for None, otherwise FedMef's."""
-    dense = build_model("resnet18", classes=10, channels=3, width=64, seed=0)
-    if sparsity is None:
-        return guard_batchnorm(dense)
-    return sparsify(dense, sparsity=sparsity, normalize=True, activation_sparsity=sparsity)
+    settings = {"method": "fedavg"} if sparsity is None else {"method": "fedmef", "sparsity": sparsity}
+    experiment = make_experiment({**settings, "model": "resnet18"})
+    return initial_model(experiment, (3, 32, 32), 10, ((0.5,) * 3, (0.5,) * 3))
 
 
-def round_trip(model: nn.Module, scheme: Rule, wire_dtype: str) -> tuple[bytes, bytes]:
+def job_of(scheme: Rule, wire_dtype: WireType) -> Job:
+    """A round's instruction, which says how messages are coded."""
+    return Job(
+        method="fedmef",
+        round=0,
+        seed=0,
+        learning_rate=0.1,
+        initial_rate=0.1,
+        wire_scheme=scheme,
+        wire_dtype=wire_dtype,
+    )
+
+
+def update_of(model: Model) -> Update:
+    """The answer of a device that has trained nothing."""
+    return Update(0, 500, 1.0, {name: model.state[name] for name in model.network.floats}, Extras())
+
+
+def round_trip(model: Model, scheme: Rule, wire_dtype: WireType) -> tuple[bytes, bytes]:
     """The two messages."""
-    down = encode_broadcast(model, PLAN, scheme=scheme, wire_dtype=wire_dtype)
-    up = encode_update(0, 500, 1.0, model, Extras(), scheme=scheme, wire_dtype=wire_dtype)
+    down = encode_broadcast(model, job_of(scheme, wire_dtype))
+    up = encode_update(update_of(model), model.network, scheme=scheme, wire_dtype=wire_dtype)
     return down, up
 
 
@@ -86,52 +107,62 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
     return 1000 * statistics.median(seconds)
 
 
-def measure(model: nn.Module, scheme: Rule, wire_dtype: str, dense: int, repeats: int) -> Measurement:
+def measure(model: Model, scheme: Rule, wire_dtype: WireType, dense: int, repeats: int) -> Measurement:
     down, up = round_trip(model, scheme, wire_dtype)
+    job, update = job_of(scheme, wire_dtype), update_of(model)
     times = {
-        "encode down": milliseconds(
-            lambda: encode_broadcast(model, PLAN, scheme=scheme, wire_dtype=wire_dtype), repeats
-        ),
-        "decode down": milliseconds(lambda: decode_broadcast(down, model), repeats),
+        "encode down": milliseconds(lambda: encode_broadcast(model, job), repeats),
+        "decode down": milliseconds(lambda: decode_broadcast(down), repeats),
         "encode up": milliseconds(
-            lambda: encode_update(0, 500, 1.0, model, Extras(), wire_dtype=wire_dtype), repeats
+            lambda: encode_update(update, model.network, scheme=scheme, wire_dtype=wire_dtype), repeats
         ),
-        "decode up": milliseconds(lambda: decode_update(up, model), repeats),
+        "decode up": milliseconds(lambda: decode_update(up, model.network), repeats),
     }
     return Measurement(scheme, wire_dtype, len(down), len(up), (len(down) + len(up)) / dense, times)
 
 
-def measure_difference(model: nn.Module, dense: int, repeats: int) -> list[Measurement]:
+def measure_difference(model: Model, dense: int, repeats: int) -> list[Measurement]:
     """Downloads for a device that holds the masks before an adjustment, and for one that holds the newest."""
-    before = {name: layer.mask.clone() for name, layer in sparse_layers(model).items()}
+    before = model.masks()
     exchange(model, 0.4)
-    after = {name: layer.mask for name, layer in sparse_layers(model).items()}
-    measured = []
     with tempfile.TemporaryDirectory() as folder:
-        memory = MaskMemory(Path(folder))
-        memory.remember(before, mask_version(before))
-        for label, known in (("difference", before), ("no masks", after)):
-            down, up = encode_broadcast(model, PLAN, known=known), round_trip(model, "auto", "fp32")[1]
-            times = {
-                "encode down": milliseconds(lambda: encode_broadcast(model, PLAN, known=known), repeats),  # noqa: B023
-                "decode down": milliseconds(lambda: decode_broadcast(down, model, memory), repeats),  # noqa: B023
-            }
-            ratio = (len(down) + len(up)) / dense
-            measured.append(Measurement(label, "fp32", len(down), len(up), ratio, times))
-    return measured
+        store = Store(Path(folder))
+        store.remember_network(model.network)
+        store.remember_masks(before, mask_version(before))
+        return [
+            _measure_known(label, model, known, store, dense, repeats)
+            for label, known in (("difference", before), ("no masks", model.masks()))
+        ]
 
 
-def exchange(model: nn.Module, share: float) -> None:
+def _measure_known(
+    label: str, model: Model, known: Masks, store: Store, dense: int, repeats: int
+) -> Measurement:
+    job, up = job_of("auto", "fp32"), round_trip(model, "auto", "fp32")[1]
+
+    def encoded() -> bytes:
+        return encode_broadcast(model, job, known=known, knows_network=True)
+
+    down = encoded()
+    times = {
+        "encode down": milliseconds(encoded, repeats),
+        "decode down": milliseconds(lambda: decode_broadcast(down, store), repeats),
+    }
+    return Measurement(label, "fp32", len(down), len(up), (len(down) + len(up)) / dense, times)
+
+
+def exchange(model: Model, share: float) -> None:
     """Drop this share of the weights of every sparse layer, and grow as many, at random."""
-    generator = torch.Generator().manual_seed(0)
-    for layer in sparse_layers(model).values():
-        count = int(share * layer.active_count) if layer.density < 1 else 0
-        positions, values = layer.active_positions(), layer.values.detach()
-        pruned = (~unpack_bits(layer.mask, layer.geometry.size)).nonzero().squeeze(1)
-        kept = torch.randperm(values.numel(), generator=generator)[count:]
-        grown = pruned[torch.randperm(pruned.numel(), generator=generator)[:count]]
-        now, order = torch.cat([positions[kept], grown]).sort()
-        layer.assign(now, torch.cat([values[kept], values.new_zeros(count)])[order])
+    generator = np.random.default_rng(0)
+    for name, layer in model.network.sparse_layers.items():
+        positions, values = model.positions(name), model.values(name)
+        count = int(share * values.size) if values.size < layer.size else 0
+        pruned = np.flatnonzero(~unpack_bits(model.masks()[name], layer.size))
+        kept = generator.permutation(values.size)[count:]
+        grown = generator.choice(pruned, count, replace=False)
+        now = np.concatenate([positions[kept], grown])
+        order = np.argsort(now)
+        model.assign(name, now[order], np.append(values[kept], np.zeros(count))[order])
 
 
 def main() -> None:
@@ -142,7 +173,6 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, default=0.9)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     dense = sum(map(len, round_trip(network(None), "auto", "fp32")))
     model = network(arguments.sparsity)
     rows = [measure(model, *case, dense, arguments.repeats) for case in CASES]
@@ -154,7 +184,7 @@ def main() -> None:
         f"FedAvg's round trip: {dense:,} bytes; CPU milliseconds on one thread; goal {GOAL_MILLISECONDS} each"
     )
     for row in rows:
-        goal = GOALS.get((row.scheme, row.wire_dtype))
+        goal = next((goal for way, goal in GOALS.items() if way == (row.scheme, row.wire_dtype)), None)
         times = "  ".join(f"{name} {time:6.1f}" for name, time in row.milliseconds.items())
         print(
             f"{row.scheme:10} {row.wire_dtype}  down {row.bytes_down:>10,}  up {row.bytes_up:>10,}  "

@@ -1,16 +1,25 @@
-"""The paper's costs beside our estimates: its formulas, under every reading that it leaves open.
+"""The paper's costs next to our estimates: its formulas, under every reading that it leaves open.
 
-`fedmef cost --paper`. The paper's numbers stand in `table1` and `dense_comparison`.
+Table after table, each with its readings and what they come to. The paper's numbers stand in
+`fedmef.studies.paper.table1` and `dense_comparison`; docs/costs.md discusses what does not agree.
+
+    python scripts/paper_costs.py [--json]
 """
 
+import argparse
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from rich.table import Table
+
+from fedmef.cli.common import print_notes, wide_console
 from fedmef.costs.estimate import Estimate, Setting, Storage, Terms, estimate, find_terms
-from fedmef.costs.facts import Network, network_facts
+from fedmef.costs.facts import NetworkFacts, network_facts
 from fedmef.experiment.settings import make_experiment
-from fedmef.models import build_model
+from fedmef.models.initial import plain_network
 from fedmef.studies.paper import dense_comparison, table1
 from fedmef.studies.paper.scales import settings
 
@@ -67,9 +76,9 @@ def paper_tables() -> list[PaperTable]:
 
 
 @cache
-def _network(model: str, stem: str) -> Network:
-    built = build_model(model, classes=CLASSES, channels=IMAGE_SHAPE[0], stem=stem, seed=0)
-    return network_facts(built, IMAGE_SHAPE)
+def _network(model: str, stem: str) -> NetworkFacts:
+    experiment = make_experiment({"model": model, "stem": stem})
+    return network_facts(plain_network(experiment, IMAGE_SHAPE, CLASSES))
 
 
 def _setting(method: str, sparsity: float, rate: float | None = None) -> Setting:
@@ -120,7 +129,7 @@ def _exchange() -> PaperTable:
         "FedDST agrees in every digit with a bitmap at every density, CIFAR stem, BatchNorm's running "
         "statistics left out; the density rule that the appendix states does not. FedAvg is within 0.15 "
         "% (MB = 1e6); two files of torch.save would be 89.51 MB in its old format, 89.55 in its new "
-        "one. FedTiny and FedMef do not agree: what they send beside FedDST's would need a ζ of 0.06 to "
+        "one. FedTiny and FedMef do not agree: what they send on top of FedDST's would need a ζ of 0.06 to "
         "0.09, and the largest is 0.4.",
     )
 
@@ -182,7 +191,7 @@ def _memory(model: str, finding: str) -> PaperTable:
         stem: str,
         rate: float | None = MIDDLE_RATE,
         unit: float = 1e6,
-        change: Callable[[Network], Network] = lambda network: network,
+        change: Callable[[NetworkFacts], NetworkFacts] = lambda network: network,
     ) -> Callable[[str], float]:
         def megabytes(method: str) -> float:
             sparsity = 0.8 if method == "fedmef" else 0.0
@@ -216,16 +225,88 @@ def _memory(model: str, finding: str) -> PaperTable:
     return PaperTable(f"memory of {model}", "appendix, dense comparison", tuple(readings), cells, finding)
 
 
-def _with_statistics(network: Network) -> Network:
-    """A running mean and variance beside each of BatchNorm's weights and biases."""
+def _with_statistics(network: NetworkFacts) -> NetworkFacts:
+    """A running mean and variance next to each of BatchNorm's weights and biases."""
     classifier_bias = CLASSES
     statistics = network.other_parameters - classifier_bias
     return replace(network, other_parameters=network.other_parameters + statistics)
 
 
-def _outputs(network: Network) -> Network:
+def _outputs(network: NetworkFacts) -> NetworkFacts:
     """Activations read as what layers give out: each layer's inputs are replaced by its outputs."""
     layers = {
         name: replace(layer, inputs=layer.rows * layer.positions) for name, layer in network.layers.items()
     }
     return replace(network, layers=layers, pooled=next(reversed(layers.values())).inputs)
+
+
+def main() -> None:
+    """Print every table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    as_json = parser.parse_args().json
+    tables = paper_tables()
+    if as_json:
+        print(json.dumps({"tables": [_facts(table) for table in tables]}))
+        return
+    for table in tables:
+        _print_table(table)
+
+
+def _print_table(table: PaperTable) -> None:
+    letters = [chr(ord("A") + place) for place in range(len(table.readings))]
+    shown = Table(
+        box=None,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        title=f"{table.quantity} ({table.source}): the paper's, and ours by each reading; all estimated",
+        title_justify="left",
+        title_style="bold",
+    )
+    shown.add_column("", overflow="fold")
+    for heading in ("paper", *letters):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for cell in table.cells:
+        ours = [cell.printed(value) + ("=" if cell.agrees(value) else " ") for value in cell.estimated]
+        shown.add_row(cell.row, cell.printed(cell.paper), *ours)
+    wide_console().print(shown)
+    legend = [
+        f"{letter}: {reading}: {table.agreeing(place)} of {len(table.cells)} cells agree in every "
+        f"digit (=); largest difference {table.largest_difference(place):.1%}"
+        for place, (letter, reading) in enumerate(zip(letters, table.readings, strict=True))
+    ]
+    print_notes([*legend, table.finding, ""])
+
+
+def _facts(table: PaperTable) -> dict[str, Any]:
+    return {
+        "quantity": table.quantity,
+        "source": table.source,
+        "readings": [
+            {
+                "reading": reading,
+                "cells_that_agree": table.agreeing(place),
+                "cells": len(table.cells),
+                "largest_difference": table.largest_difference(place),
+            }
+            for place, reading in enumerate(table.readings)
+        ],
+        "cells": [
+            {
+                "row": cell.row,
+                "paper": cell.printed(cell.paper),
+                "estimated": [
+                    {"value": value, "printed": cell.printed(value), "agrees": cell.agrees(value)}
+                    for value in cell.estimated
+                ],
+            }
+            for cell in table.cells
+        ],
+        "finding": table.finding,
+    }
+
+
+if __name__ == "__main__":
+    main()

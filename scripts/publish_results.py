@@ -10,9 +10,9 @@ import argparse
 import shutil
 from pathlib import Path
 
+from fedmef.experiment.files import to_toml
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
-from fedmef.runs.directory import CONFIG, METRICS, SUMMARY
-from fedmef.runs.finished import read_finished
+from fedmef.runs.directory import CONFIG, METRICS, SUMMARY, read_finished
 
 
 def publish(run: Path, folder: Path) -> None:
@@ -23,7 +23,7 @@ def publish(run: Path, folder: Path) -> None:
         shutil.copyfile(run / name, folder / name)
     # Without the paths and engines of this machine, which change no bit.
     experiment = Experiment(**finished.experiment.model_dump(exclude=set(MACHINE_FIELDS)))
-    (folder / CONFIG).write_text(experiment.to_toml())
+    (folder / CONFIG).write_text(to_toml(experiment))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How fast NSConv learns beside BatchNorm, without a federation: some hundred steps on CIFAR-10.
+"""How fast NSConv learns next to BatchNorm, without a federation: some hundred steps on CIFAR-10.
 
 Federated runs are noisy and slow; this takes half a minute a row and says what a setting does to the training
 itself. Every row has the same weights at the start, the same batches of 64 and a learning rate that falls to
@@ -16,17 +16,17 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
+import numpy as np
 
-from fedmef.data import Dataset, batches
+from fedmef.data import Dataset
+from fedmef.device.backend import backend_for
+from fedmef.device.batches import batches
 from fedmef.errors import FedmefError
+from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment, make_experiment
-from fedmef.federation.engines import prepared_model
 from fedmef.federation.evaluation import evaluate
 from fedmef.federation.preparation import open_dataset
-from fedmef.methods import build_method
-from fedmef.models import wants_channels_last
+from fedmef.models.initial import initial_model
 
 FINAL_RATE = 0.08
 COMMON = {"dataset": "cifar10", "model": "resnet18", "width": 16, "stem": "strided", "batch_size": 64}
@@ -55,29 +55,20 @@ ROWS = {
 
 def train(experiment: Experiment, dataset: Dataset, steps: int) -> float:
     """Test accuracy after so many steps."""
-    model = prepared_model(experiment, build_method(experiment), dataset.classes, dataset.shape[0]).train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=experiment.learning_rate)
-    generator = torch.Generator().manual_seed(experiment.seed)
+    model = initial_model(experiment, dataset.shape, dataset.classes, dataset.statistics)
+    backend = backend_for(experiment, model.network)
+    backend.load(model.state)
+    train, everything = dataset.train, np.arange(len(dataset.train))
+    generator = generator_for(experiment.seed, "batches")
     step = 0
     while step < steps:
-        everything = torch.arange(len(dataset.train))
-        epoch = batches(
-            dataset.train,
-            everything,
-            experiment.batch_size,
-            *dataset.statistics(),
-            generator=generator,
-            channels_last=wants_channels_last(model),
-        )
+        epoch = batches(train.images, train.labels, everything, experiment.batch_size, generator)
         for images, labels in epoch:
             if step == steps:
                 break
-            optimizer.param_groups[0]["lr"] = experiment.learning_rate * FINAL_RATE ** (step / steps)
-            optimizer.zero_grad()
-            F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            backend.step(images, labels, experiment.learning_rate * FINAL_RATE ** (step / steps))
             step += 1
-    return evaluate(model, dataset.test, dataset.statistics()).accuracy
+    return evaluate(backend, backend.state(), dataset.test).accuracy
 
 
 def main() -> None:
@@ -91,7 +82,6 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="only rows with this in their name")
     parser.add_argument("--json", action="store_true", help="a JSON object a row instead of text")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     common = {**COMMON, "data_dir": arguments.data_dir, "seed": arguments.seed}
     rows = {name: own for name, own in ROWS.items() if arguments.rows in name}
     if not rows:

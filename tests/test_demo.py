@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fedmef
-from fedmef.experiment.settings import read_experiment
+from fedmef.experiment.files import read_experiment
 
 DEMO = Path(__file__).parent.parent / "configs" / "demo.toml"
 
@@ -16,5 +16,5 @@ def test_the_demo_trains_a_sparse_network_well(tmp_path: Path) -> None:
     assert (experiment.method, experiment.dataset, experiment.devices) == ("fedmef", "digits", 20)
     assert experiment.sparsity == experiment.activation_sparsity == 0.9
     summary = fedmef.run(experiment, tmp_path / "run").summary
-    assert summary["test_accuracy"] >= 0.93
-    assert summary["adjustments"] >= 1
+    assert summary.test_accuracy >= 0.93
+    assert summary.adjustments >= 1

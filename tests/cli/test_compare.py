@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_app import QUICK, invoke
+from tests.cli.invoking import QUICK, Invoke, check_mistake
 
 
-def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(tmp_path: Path, invoke: Invoke) -> None:
     methods = ["fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef"]
     out, table = tmp_path / "runs", tmp_path / "table.csv"
     arguments = ["compare", "--methods", ",".join(methods), "--dataset", "digits", "--seeds", "2", *QUICK]
     arguments += ["--rounds", "2", "--out", str(out)]
-    code, printed, progress = invoke(arguments, capsys, monkeypatch)
+    code, printed, progress = invoke(*arguments)
     assert (code, progress) == (0, f"10 runs, 20 rounds to do, in {out}\n")
     heading, *rows, where, report = printed.splitlines()
     assert heading.split()[:2] == ["method", "sparsity"]
@@ -27,7 +25,7 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     for name in ("headline-table", "cost-table"):
         assert page.partition(f'id="{name}"')[2].partition("</table>")[0].count('<tr><th scope="row"') == 5
 
-    code, printed, _ = invoke([*arguments, "--json", "--csv", str(table)], capsys, monkeypatch)
+    code, printed, _ = invoke(*arguments, "--json", "--csv", str(table))
     result = json.loads(printed)
     assert (code, result["runs"], result["failures"]) == (0, str(out), [])
     assert result["report"] == str(out / "report" / "report.html")
@@ -38,72 +36,25 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(
     assert lines[1].startswith("fedavg,0.0,0 1,,0.")
     assert len(lines) == 6
 
-    _, again, told = invoke([*arguments, "--no-report"], capsys, monkeypatch)
+    _, again, told = invoke(*arguments, "--no-report")
     assert again.splitlines()[-1].endswith("10 of them finished before")
     assert told == f"10 runs, 10 of them finished before, 0 rounds to do, in {out}\n"
 
     (out / "report" / "report.html").unlink()
     (out / "report" / "report.html").mkdir()
-    code, printed, errors = invoke(arguments, capsys, monkeypatch)
+    code, printed, errors = invoke(*arguments)
     assert code == 1
     assert [row.split()[0] for row in printed.splitlines()[1:6]] == methods  # the table is not lost
     assert "cannot write the report" in errors
-    assert errors.splitlines()[-1] == "fedmef: the table is whole, but not everything could be written"
-
-
-def test_a_comparison_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
-    import io
-
-    from rich.console import Console
-
-    from fedmef.cli.progress import ComparisonProgress
-    from fedmef.experiment.settings import Experiment
-    from fedmef.studies.many import Comparison, run_comparison
-
-    base = Experiment(width=4, devices=4, devices_per_round=2, rounds=2, local_epochs=1, engine="inline")
-    comparison = Comparison(base, ("fedavg", "fedmef"), (0,), (0.9,))
-    screen = io.StringIO()
-    rounds = {name: (0, experiment.rounds) for name, experiment in comparison.named_experiments().items()}
-    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    with ComparisonProgress(rounds, console) as progress:
-        run_comparison(comparison, tmp_path, watch=progress)
-    *_, overall, current, status, _show_cursor = screen.getvalue().splitlines()
-    assert "run 2 of 2" in overall
-    assert "4/4" in overall
-    assert "fedmef-sparsity0.9-seed0" in current
-    assert "2/2" in current
-    assert "accuracy" in status
-
-
-def test_the_progress_of_resumed_runs_counts_what_is_left_to_do() -> None:
-    import io
-
-    from rich.console import Console
-
-    from fedmef.cli.progress import ComparisonProgress
-
-    record = {"test_accuracy": None, "bytes_down": 0, "bytes_up": 0, "train_loss": 1.0}
-    record |= {"active_weights": None, "adjusted": False}
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=100, color_system=None)
-    with ComparisonProgress({"first": (1, 3), "second": (2, 4)}, console) as progress:
-        progress.run_begins("first")
-        progress.round_done({**record, "round": 1})
-        progress.round_done({**record, "round": 2})
-        progress.run_begins("second")
-        progress.round_done({**record, "round": 2})
-    *_, overall, current, _status, _show_cursor = screen.getvalue().splitlines()
-    assert "run 2 of 2" in overall
-    assert "3/4" in overall  # 2 rounds of the first and 2 of the second were left
-    assert "3/4" in current  # 2 of its 4 were done before
+    assert errors.splitlines()[-1] == "fedmef: the table is complete, but not everything could be written"
 
 
 def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, invoke: Invoke
 ) -> None:
     arguments = ["compare", "--methods", "fedavg,fedmef", *QUICK, "--rounds", "2", "--out", str(tmp_path)]
     diverges = ["--learning-rate", "1e30"]
-    code, printed, errors = invoke([*arguments, *diverges], capsys, monkeypatch)
+    code, printed, errors = invoke(*arguments, *diverges)
     assert code == 1
     assert "failed: fedavg-seed0: round 1: " in printed
     assert "lower learning_rate" in printed
@@ -130,48 +81,30 @@ def test_a_failed_run_of_a_comparison_is_reported_and_gives_exit_code_one(
         (["--sparsities", "0.5,0.50"], "sparsities: 0.5 is there twice"),
         (["--dataset", "cifar"], "did you mean 'cifar10'"),
         (["--model", "resnet81"], "did you mean 'resnet18'"),
-        (["--device", "cuda:7"], "device = 'cuda:7'"),
+        (["--accelerator", "cuda:7"], "accelerator = 'cuda:7'"),
         (["--csv", "nowhere/table.csv"], "--csv nowhere/table.csv"),
         (["nowhere.toml"], "nowhere.toml"),
     ],
 )
 def test_a_mistake_in_a_comparison_is_one_line_and_exit_code_two(
-    arguments: list[str],
-    expected: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], expected: str, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, printed, errors = invoke(["compare", *arguments], capsys, monkeypatch)
-    assert (code, printed) == (2, "")
-    assert errors.startswith("fedmef: ")
-    assert errors.count("\n") == 1
-    assert expected in errors
+    check_mistake(invoke("compare", *arguments), expected)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_comparison_has_a_place_of_its_own_and_refuses_another_experiment_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text("seed = 5\nsparsity = 0.5\nrounds = 1\n")
     arguments = ["compare", "my.toml", *QUICK, "--method", "fedmef", "--seeds", "2", "--no-report"]
-    assert invoke(arguments, capsys, monkeypatch)[0] == 0
+    assert invoke(*arguments)[0] == 0
     runs = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*"))
     folder = "runs/compare-digits-small_cnn"
     assert runs == [f"{folder}/fedmef-sparsity0.5-seed{seed}" for seed in (5, 6)]
 
-    code, printed, errors = invoke([*arguments, "--rounds", "2"], capsys, monkeypatch)
-    assert (code, printed, errors.count("\n")) == (2, "", 1)
-    assert "rounds = 1 there, 2 here" in errors
-    assert "--overwrite" in errors
-
-
-def test_the_help_of_compare_is_success(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    code, printed, _ = invoke(["compare", "--help"], capsys, monkeypatch)
-    assert code == 0
-    assert all(option in printed for option in ("--methods", "--seeds", "--sparsities", "--csv", "--alpha"))
+    ended = invoke(*arguments, "--rounds", "2")
+    check_mistake(ended, "rounds = 1 there, 2 here")
+    assert "--overwrite" in ended.errors

@@ -1,7 +1,7 @@
 """`fedmef flower new`: what it writes.
 
-That the app runs on a fleet is in tests/engines/flower/test_deployment.py, with the installed packages. Its
-README in a fresh environment, where pip installs what it needs, has no test.
+That the app runs on a fleet is in tests/federation/engines/flower/test_deployment.py, with the installed
+packages. Its README in a fresh environment, where pip installs what it needs, has no test.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ def test_the_app_is_named_after_its_directory(tmp_path: Path) -> None:
     assert project["project"]["name"] == "my-app"
     assert project["tool"]["flwr"]["app"]["components"]["serverapp"] == "my_app.server_app:app"
     written = {path.name for path in (tmp_path / "My-app").rglob("*") if path.is_file()}
-    modules = {"__init__.py", "task.py", "server_app.py", "client_app.py"}
+    modules = {"__init__.py", "model.py", "data.py", "server_app.py", "client_app.py"}
     assert written == modules | {
         "README.md",
         "pyproject.toml",

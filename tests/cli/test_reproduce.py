@@ -7,28 +7,28 @@ from typing import Any
 
 import pytest
 
-from fedmef import studies
 from fedmef.device.training import LocalTraining
 from fedmef.errors import FedmefError
-from fedmef.methods import Extras, Plan
+from fedmef.methods import Extras, Job
 from fedmef.methods.fedmef import FedMef
-from fedmef.studies import STUDIES, Scale
+from fedmef.studies import STUDIES, find_study
+from fedmef.studies.adoption import ADOPTED_FILES
 from fedmef.studies.paper.base import Case
-from fedmef.studies.reproduction import ADOPTED_FILES
-from tests.cli.test_app import invoke
+from fedmef.studies.paper.scales import Scale
+from tests.cli.invoking import Ended, Invoke, check_mistake
+from tests.small import SMALL
 
 
 class Diverging(FedMef):
-    def train(self, local: LocalTraining, plan: Plan) -> Extras:
+    def train(self, local: LocalTraining, job: Job) -> Extras:
         raise FedmefError("its training diverged")
 
 
 def two_cases(scale: Scale) -> list[Case]:
-    small: dict[str, Any] = {"width": 4, "devices": 4, "devices_per_round": 2, "rounds": 1, "local_epochs": 1}
     own = f"{__name__}:{Diverging.__name__}"
     return [
-        Case("good", {"method": "good"}, {**small, "engine": "inline"}, {"accuracy % (paper)": 78.1}),
-        Case("bad", {"method": "bad"}, {**small, "method": own, "engine": "inline"}),
+        Case("good", {"method": "good"}, SMALL, {"accuracy % (paper)": 78.1}),
+        Case("bad", {"method": "bad"}, {**SMALL, "method": own}),
     ]
 
 
@@ -37,10 +37,8 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_list_names_every_study(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, printed, _ = invoke(["reproduce", "--list"], capsys, monkeypatch)
+def test_the_list_names_every_study(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, printed, _ = invoke("reproduce", "--list")
     assert code == 0
     assert [line.split()[0] for line in printed.splitlines()] == list(STUDIES)
 
@@ -57,27 +55,19 @@ def test_the_list_names_every_study(
             "--only sparsity0: no run has this",
         ),
         (["table1", "--scale", "smoke", "--engine", "steam"], "engine = 'steam'"),
-        (["table1", "--scale", "smoke", "--device", "abacus"], "device = 'abacus'"),
+        (["table1", "--scale", "smoke", "--accelerator", "abacus"], "accelerator = 'abacus'"),
     ],
 )
 def test_a_mistake_is_a_line_and_starts_nothing(
-    arguments: list[str],
-    expected: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], expected: str, tmp_path: Path, invoke: Invoke
 ) -> None:
-    code, printed, errors = invoke(["reproduce", *arguments], capsys, monkeypatch)
-    assert (code, printed, errors.count("\n")) == (2, "", 1)
-    assert expected in errors
+    check_mistake(invoke("reproduce", *arguments), expected)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_finished_runs_are_reused_and_the_table_has_both_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_runs_are_reused_and_the_table_has_both_numbers(tmp_path: Path, invoke: Invoke) -> None:
     arguments = ["reproduce", "adjustment_period", "--scale", "smoke"]
-    code, printed, _ = invoke(arguments, capsys, monkeypatch)
+    code, printed, _ = invoke(*arguments)
     assert code == 0
     assert "(ours)" in printed
     assert "61.94" in printed  # the paper's
@@ -85,25 +75,21 @@ def test_finished_runs_are_reused_and_the_table_has_both_numbers(
     assert "The claim" not in printed  # nothing can be claimed at smoke scale
     folder = tmp_path / "runs" / "reproduce-adjustment_period-smoke"
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
-    code, again, told = invoke(arguments, capsys, monkeypatch)
+    code, again, told = invoke(*arguments)
     assert (code, again) == (0, printed)
     assert "6 runs, 6 of them finished before, 0 rounds to do" in told
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")} == before
 
-    code, printed, errors = invoke(
-        [*arguments[:2], "--scale", "desk", "--out", str(folder)], capsys, monkeypatch
-    )
+    code, printed, errors = invoke(*arguments[:2], "--scale", "desk", "--out", str(folder))
     assert (code, printed) == (2, "")
     assert "no part of adjustment_period at desk scale" in errors
 
 
-def test_only_some_rows_and_runs_of_another_study_are_taken_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_some_rows_and_runs_of_another_study_are_taken_over(tmp_path: Path, invoke: Invoke) -> None:
     def reproduce(study: str, *parts: str) -> tuple[dict[str, Any], str]:
         only = [word for part in parts for word in ("--only", part)]
         arguments = ["reproduce", study, "--scale", "smoke", "--json", *only]
-        code, printed, told = invoke(arguments, capsys, monkeypatch)
+        code, printed, told = invoke(*arguments)
         assert code == 0
         return json.loads(printed), told
 
@@ -129,11 +115,9 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(
     assert "the same" not in told
 
 
-def test_the_finished_table_trains_nothing_and_looks_beside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def reproduce(*words: str) -> tuple[int, str, str]:
-        return invoke(["reproduce", *words, "--scale", "smoke"], capsys, monkeypatch)
+def test_the_finished_table_trains_nothing_and_looks_next_to_it(tmp_path: Path, invoke: Invoke) -> None:
+    def reproduce(*words: str) -> Ended:
+        return invoke("reproduce", *words, "--scale", "smoke")
 
     code, _, errors = reproduce("ablation", "--finished")
     assert (code, "none of ablation's runs is finished" in errors) == (2, True)
@@ -152,17 +136,15 @@ def test_the_finished_table_trains_nothing_and_looks_beside(
     assert "nothing to --overwrite" in reproduce("ablation", "--finished", "--overwrite")[2]
 
 
-def test_a_failed_run_leaves_the_others_in_the_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = replace(STUDIES["adjustment_period"], name="broken", cases=two_cases)
-    monkeypatch.setattr(studies, "STUDIES", {"broken": broken})
-    code, printed, errors = invoke(["reproduce", "broken", "--scale", "smoke"], capsys, monkeypatch)
+def test_a_failed_run_leaves_the_others_in_the_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = replace(find_study("adjustment_period"), name="broken", cases=two_cases)
+    monkeypatch.setattr("fedmef.cli.reproduce.find_study", {"broken": broken}.__getitem__)
+    code, printed, errors = invoke("reproduce", "broken", "--scale", "smoke")
     assert code == 1
     assert "78.1" in printed
     assert "failed: bad-seed0: its training diverged" in printed
     assert "1 of 2 runs failed" in errors
-    code, printed, _ = invoke(["reproduce", "broken", "--scale", "smoke", "--json"], capsys, monkeypatch)
+    code, printed, _ = invoke("reproduce", "broken", "--scale", "smoke", "--json")
     answer = json.loads(printed)
     assert code == 1
     assert [failure["reason"] for failure in answer["failures"]] == ["its training diverged"]

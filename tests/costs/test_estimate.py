@@ -11,16 +11,16 @@ import math
 import pytest
 
 from fedmef.costs.estimate import FORMULAS, Setting, estimate, find_terms
-from fedmef.costs.facts import Layer, Network
+from fedmef.costs.facts import LayerFacts, NetworkFacts
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import METHODS
 
-NETWORK = Network(
+NETWORK = NetworkFacts(
     {
-        "stem": Layer((10, 1, 1, 1), positions=4, inputs=8, sparse=False, pruned_input=False),
-        "a": Layer((10, 10, 1, 1), positions=2, inputs=16, sparse=True, pruned_input=True),
-        "b": Layer((20, 10, 1, 1), positions=1, inputs=32, sparse=True, pruned_input=True),
-        "classifier": Layer((3, 10), positions=1, inputs=10, sparse=False, pruned_input=False),
+        "stem": LayerFacts((10, 1, 1, 1), positions=4, inputs=8, sparse=False, pruned_input=False),
+        "a": LayerFacts((10, 10, 1, 1), positions=2, inputs=16, sparse=True, pruned_input=True),
+        "b": LayerFacts((20, 10, 1, 1), positions=1, inputs=32, sparse=True, pruned_input=True),
+        "classifier": LayerFacts((3, 10), positions=1, inputs=10, sparse=False, pruned_input=False),
     },
     other_parameters=20,
     pooled=8,

@@ -12,7 +12,7 @@ def test_fedavg_sends_its_parameters_both_ways_and_little_more() -> None:
     measured = measure_exchange(experiment("fedavg"), (1, 8, 8), 10)
     floats = 8 * 9 + 16 * 8 * 9 + 32 * 16 * 9 + (8 + 16 + 32) * 4 + 32 * 10 + 10  # with running statistics
     assert floats * 4 < measured.up < floats * 4 + 4000
-    assert measured.up <= measured.down < measured.up + 1000
+    assert measured.up <= measured.down < measured.up + 3000  # down goes the network as JSON too
     assert measured.adjusting == measured.ordinary == measured.down + measured.up
     assert measured.up_adjusting is None
 

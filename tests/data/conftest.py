@@ -1,5 +1,6 @@
 """Small data sets, and small copies of the official folders."""
 
+import hashlib
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fedmef.data import Dataset, SyntheticImages
+from fedmef.data.cifar10 import PUBLISHED_MD5
 from fedmef.data.cinic10 import CLASSES
 
 
@@ -28,6 +30,12 @@ def cifar_folder(tmp_path: Path) -> Path:
         content = {b"data": np.full((4, 3072), number, dtype=np.uint8), b"labels": [0, 1, 2, 9]}
         (folder / name).write_bytes(pickle.dumps(content, protocol=4))
     return folder
+
+
+@pytest.fixture
+def published(cifar_folder: Path) -> dict[str, str]:
+    """The md5 of each of these batches, in the order of the official ones."""
+    return {name: hashlib.md5((cifar_folder / name).read_bytes()).hexdigest() for name in PUBLISHED_MD5}
 
 
 @pytest.fixture

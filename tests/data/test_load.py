@@ -1,10 +1,12 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from fedmef.data import DATASETS, Dataset, SyntheticImages, cifar10, default_data_dir, load_dataset
+from fedmef.data.facts import Facts
+from fedmef.data.load import known_facts
 from fedmef.errors import UserError
 
 MODULE = """
@@ -21,10 +23,10 @@ def nothing():
 
 
 @pytest.fixture
-def small_cifar(cifar_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small_cifar(cifar_folder: Path, published: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of data sets, where CIFAR-10 has batches of 4."""
     read = cifar10.read_cifar10
-    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: read(folder, batch_count=4, published={}))
+    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: read(folder, published))
     return cifar_folder.parent
 
 
@@ -32,16 +34,35 @@ def test_files_are_decoded_once_and_mapped_ever_after(small_cifar: Path) -> None
     first = load_dataset("cifar10", small_cifar, download=False)
     shutil.rmtree(small_cifar / "cifar-10-batches-py")
     second = load_dataset("cifar10", small_cifar, download=False)
-    assert torch.equal(first.train.images, second.train.images)
+    assert np.array_equal(first.train.images, second.train.images)
     assert len(second.train) == 20
     assert [entry.name for entry in small_cifar.iterdir()] == ["cifar10.prepared"]
 
 
 def test_a_damaged_source_leaves_nothing_prepared(small_cifar: Path) -> None:
     (small_cifar / "cifar-10-batches-py" / "test_batch").write_bytes(b"")
-    with pytest.raises(UserError, match="test_batch is damaged"):
+    with pytest.raises(UserError, match="test_batch is not the published file"):
         load_dataset("cifar10", small_cifar)
     assert [entry.name for entry in small_cifar.iterdir()] == ["cifar-10-batches-py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "train"),
+    [
+        ("cifar10", (3, 32, 32), 10, 50_000),
+        ("cinic10", (3, 32, 32), 10, 90_000),
+        ("tiny_imagenet", (3, 64, 64), 200, 100_000),
+    ],
+)
+def test_what_is_known_of_a_data_set_needs_no_files(
+    name: str, shape: tuple[int, int, int], classes: int, train: int
+) -> None:
+    assert known_facts(name) == Facts(shape, classes, train)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "own_dataset_module:mine"])
+def test_nothing_is_known_of_what_must_be_made(name: str) -> None:
+    assert known_facts(name) is None
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cinic10", "tiny_imagenet"])

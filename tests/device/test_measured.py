@@ -1,16 +1,18 @@
-import torch
+import numpy as np
 
-from fedmef.device.measured import measured
+from fedmef.device.measured import Measured, measured
 
 
-def test_a_report_counts_bytes_and_the_memory_that_training_took() -> None:
-    def train(device: int, message: bytes) -> bytes:
-        torch.ones(60_000_000, dtype=torch.uint8)
-        return message * device
+def test_the_memory_and_time_that_a_block_took_are_measured() -> None:
+    with measured() as large:
+        np.ones(60_000_000, dtype=np.uint8)
+    with measured() as small:
+        pass
+    assert large.seconds > 0
+    assert large.peak_memory > small.peak_memory + 50_000_000 > 50_000_000
 
-    answer, report = measured(train, 3, [b"abc"])
-    _, small = measured(lambda _, message: message, 0, [b"abc"])
-    assert answer == b"abcabcabc"
-    assert (report.device, report.bytes_down, report.bytes_up) == (3, 3, 9)
-    assert report.seconds > 0
-    assert report.peak_memory > small.peak_memory + 50_000_000 > 50_000_000
+
+def test_nothing_is_measured_before_the_block_ends() -> None:
+    with measured() as costs:
+        assert costs == Measured(0.0, 0)
+    assert costs.peak_memory > 0

@@ -1,10 +1,11 @@
+import gc
 import sys
 from pathlib import Path
 
 import pytest
 
 from fedmef.errors import UserError
-from fedmef.experiment.names import load_object
+from fedmef.experiment.names import load_object, load_part
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +44,17 @@ def test_a_path_of_another_form_is_refused(path: str) -> None:
 def test_what_cannot_be_loaded_is_explained(path: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_object("method", path)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_a_part_is_imported_and_garbage_is_collected_as_before(collecting: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if collecting else gc.disable)()
+        assert load_part("pathlib", "Path") is Path
+        assert gc.isenabled() is collecting
+        with pytest.raises(ModuleNotFoundError):
+            load_part("plugin_nowhere", "f")
+        assert gc.isenabled() is collecting
+    finally:
+        (gc.enable if before else gc.disable)()

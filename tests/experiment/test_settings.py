@@ -1,25 +1,14 @@
+"""An experiment's settings: typed, validated, and what follows from them."""
+
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedmef.errors import UserError
-from fedmef.experiment.settings import Experiment, make_experiment, read_experiment
-
-
-def test_an_experiment_survives_the_way_through_its_file(tmp_path: Path) -> None:
-    experiment = Experiment(
-        sparsity=0.8, augment=True, adjust_until=3, data_dir=Path('/a "quoted" \\ folder')
-    )
-    file = tmp_path / "config.toml"
-    file.write_text(experiment.to_toml())
-    assert read_experiment(file) == experiment
-
-
-def test_overrides_win_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_text("sparsity = 0.8\nrounds = 7\n")
-    experiment = read_experiment(file, {"sparsity": "0.5"})
-    assert (experiment.sparsity, experiment.rounds) == (0.5, 7)
+from fedmef.experiment.settings import MACHINE_FIELDS, Experiment, make_experiment
+from fedmef.wire.job import Job
 
 
 @pytest.mark.parametrize(
@@ -33,7 +22,15 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
         ("learning_rate", "inf"),
         ("devices", 0),
         ("engine", "warp"),
+        ("backend", "jax"),
         ("rounds", "many"),
+        ("seed", -1),
+        ("seed", 2**53 + 1),
+        ("device_memory", "much"),
+        ("device_memory", 0),
+        ("wire_scheme", "zip"),
+        ("wire_dtype", "int8"),
+        ("faults", "explode=1"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_field(field: str, value: object) -> None:
@@ -51,15 +48,6 @@ def test_an_unknown_setting_suggests_the_nearest() -> None:
         make_experiment({"sparcity": 0.9})
 
 
-@pytest.mark.parametrize("content", [b"sparsity = ", b"\xff\xfe", None])
-def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "config.toml"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.toml"):
-        read_experiment(file)
-
-
 def test_the_learning_rate_decays_in_steps() -> None:
     experiment = Experiment(learning_rate=1, learning_rate_decay=0.5, decay_every=10)
     assert [experiment.learning_rate_at(r) for r in (0, 9, 10, 29)] == [1, 1, 0.5, 0.25]
@@ -68,3 +56,88 @@ def test_the_learning_rate_decays_in_steps() -> None:
 def test_adjustments_stop_at_sixty_percent_of_the_rounds_by_default() -> None:
     assert Experiment(rounds=500).last_adjustment == 300
     assert Experiment(rounds=500, adjust_until=0).last_adjustment == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("96MB", 96_000_000), ("96 MB", 96_000_000), ("64MiB", 2**26), (5000, 5000), ("5000", 5000)],
+)
+def test_memory_is_given_with_its_unit(given: Any, number: int) -> None:
+    memory = make_experiment({"device_memory": given}).device_memory
+    assert memory == number
+
+
+def test_a_third_of_the_devices_must_answer_by_default() -> None:
+    assert Experiment(devices_per_round=10).fewest_devices == 4
+    assert Experiment(devices_per_round=10, min_devices=2).fewest_devices == 2
+    assert Experiment(devices_per_round=10, noise_multiplier=1.0).fewest_devices == 0
+    with pytest.raises(UserError, match="min_devices = 11: only 10 devices train in a round"):
+        make_experiment({"min_devices": 11})
+
+
+def test_a_folder_of_data_is_the_same_wherever_a_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Experiment(data_dir=Path("data")).data_dir == tmp_path / "data"
+    assert Experiment(data_dir=Path("~/data")).data_dir == Path.home() / "data"
+
+
+def test_an_experiment_is_not_changed_by_accident() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Experiment().rounds = 3
+
+
+def test_the_job_of_a_round_says_all_that_a_device_must_know() -> None:
+    experiment = Experiment(
+        method="fedtiny",
+        seed=7,
+        learning_rate=0.4,
+        learning_rate_decay=0.5,
+        decay_every=10,
+        local_epochs=3,
+        batch_size=16,
+        augment=True,
+        extrusion=0.25,
+        wire_scheme="rice",
+        wire_dtype="bf16",
+        remember_masks=False,
+    )
+    assert experiment.job(12) == Job(
+        method="fedtiny",
+        round=12,
+        seed=7,
+        learning_rate=0.2,
+        initial_rate=0.4,
+        local_epochs=3,
+        batch_size=16,
+        augment=True,
+        extrusion=0.25,
+        wire_scheme="rice",
+        wire_dtype="bf16",
+        remember_masks=False,
+    )
+
+
+def test_a_job_forgets_no_setting_that_it_has_a_field_for() -> None:
+    """Whatever an experiment and a job call alike must be handed over, or a default is taken silently."""
+    odd: dict[str, Any] = {
+        "method": "feddst",
+        "seed": 99,
+        "learning_rate": 0.123,
+        "local_epochs": 17,
+        "batch_size": 13,
+        "augment": True,
+        "extrusion": 0.77,
+        "wire_scheme": "coo",
+        "wire_dtype": "fp16",
+        "remember_masks": False,
+    }
+    common = {field.name for field in fields(Job)} & Experiment.model_fields.keys()
+    assert common == odd.keys()
+    job = make_experiment(odd).job(0)
+    assert {name: getattr(job, name) for name in odd} == odd
+
+
+def test_where_it_runs_is_a_setting_of_an_experiment() -> None:
+    assert Experiment.model_fields.keys() >= MACHINE_FIELDS

@@ -1,10 +1,12 @@
 """Kills runs at random moments and resumes them; a program of its own, so that it can fork before threads.
 
+It imports PyTorch, which takes seconds, once for all its children, and uses nothing of it: that would start
+threads, and a fork does not take them along.
+
 `python -m tests.federation.killing FOLDER SETTINGS KILLS` prints how many kills there were and the digests of
 the final models. A kill hits a moment of the clock, or a moment within the writing of a file.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -19,15 +21,14 @@ from typing import Any
 import torch
 
 import fedmef
+import fedmef.models.initial
+import fedmef.nn.backend
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
+from tests.federation.small import digest
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
-
-
-def go_on(path: Path, settings: dict[str, Any]) -> None:
+def run_or_resume(path: Path, settings: dict[str, Any]) -> None:
     if (path / "config.toml").is_file():
         fedmef.resume(path)
     else:
@@ -52,14 +53,14 @@ def die_within_a_write(calls: int) -> None:
 
 
 def killed(path: Path, settings: dict[str, Any], chance: random.Random, seconds: float) -> bool:
-    """Go on with a run in a process that is killed at some moment; False when it came to its end before."""
+    """Continue a run in a process that is killed at some moment; False when it came to its end before."""
     process = os.fork()
     if process == 0:
         os.setpgid(0, 0)
         if chance.random() < 0.5:
             die_within_a_write(chance.randint(1, 24))
         try:
-            go_on(path, settings)
+            run_or_resume(path, settings)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

@@ -1,40 +1,31 @@
-"""End to end on the digits, small enough to run in seconds."""
+"""What a user calls, end to end on the digits, small enough to run in seconds."""
 
-import hashlib
+import dataclasses
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fedmef
 from fedmef.data import load_dataset
-from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.device.backend import backend_for
+from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.api import evaluate_run
-from fedmef.federation.collection import choose_devices
+from fedmef.federation.api import evaluate_run, new_directory
 from fedmef.federation.evaluation import evaluate
-from fedmef.methods import Method, Plan
-from fedmef.methods.base import Extras
-from fedmef.runs.directory import Record, Run
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.directory import Run
+from fedmef.wire.broadcast import NETWORK
+from fedmef.wire.container import MESSAGE_VERSION, decode
+from tests.federation.small import FIVE_ADJUSTMENTS, SMALL, TINY, digest, interrupted_after, steady
 
-SMALL: dict[str, Any] = {
-    "width": 8,
-    "devices": 6,
-    "devices_per_round": 3,
-    "local_epochs": 1,
-    "batch_size": 64,
-    "engine": "inline",
-}
-FIVE_ADJUSTMENTS: dict[str, Any] = {**SMALL, "rounds": 7, "adjust_every": 1, "adjust_until": 6}
-
-
-def digest(run: Run) -> str:
-    return hashlib.sha256((run.path / "model.safetensors").read_bytes()).hexdigest()
+OWN = "tests.federation.own_parts"
 
 
 @pytest.fixture(scope="module")
@@ -42,102 +33,146 @@ def inline_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path_factory.mktemp("runs") / "inline")
 
 
-def test_a_round_logs_everything(inline_run: Run) -> None:
-    first, second, *_, last = inline_run.metrics
-    assert [record["round"] for record in inline_run.metrics] == list(range(7))
-    assert first["adjusted"] is False
-    assert first["accuracy_before_adjustment"] is None
-    assert second["adjusted"] is True
-    assert 0 <= second["accuracy_before_adjustment"] <= 1
-    assert second["accuracy_after_adjustment"] == second["test_accuracy"]
-    assert second["exchanged_weights"] > 0
-    assert second["dropped_magnitude"] >= 0
-    assert second["bytes_up"] > first["bytes_up"]  # the gradients
-    assert last["train_loss"] < first["train_loss"]
-    assert all(record["seconds"] > 0 and record["bytes_down"] > 0 for record in inline_run.metrics)
-
-
-def test_active_weights_stay_the_same_through_five_adjustments(inline_run: Run) -> None:
-    assert sum(record["adjusted"] for record in inline_run.metrics) == 5
-    assert len({record["active_weights"] for record in inline_run.metrics}) == 1
-
-
-def test_active_weights_per_layer_stay_the_same_in_every_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[dict[str, int]] = []
-    write = Run.write_checkpoint
-
-    def spy(self: Run, state: dict[str, torch.Tensor], next_round: int, ledger: object) -> None:
-        masks = {name: value for name, value in state.items() if name.endswith(".mask")}
-        seen.append({name: sum(int(byte).bit_count() for byte in mask) for name, mask in masks.items()})
-        assert all(state[name.replace("mask", "values")].numel() == count for name, count in seen[-1].items())
-        write(self, state, next_round)
-
-    monkeypatch.setattr(Run, "write_checkpoint", spy)
-    fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run")
-    assert len(seen) == 7
-    assert len(seen[0]) == 3
-    assert all(counts == seen[0] for counts in seen)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_processes_end_in_the_same_bits_as_inline(inline_run: Run, tmp_path: Path, workers: int) -> None:
-    experiment = Experiment(**{**FIVE_ADJUSTMENTS, "engine": "processes", "workers": workers})
-    assert digest(fedmef.run(experiment, tmp_path / "run")) == digest(inline_run)
+def cut_run(path: Path, settings: dict[str, Any], rounds: int = 3) -> Path:
+    """A run that was interrupted when so many rounds were done."""
+    with pytest.raises(Interrupted, match="--resume"):
+        fedmef.run(Experiment(**settings), path, watchers=[interrupted_after(rounds)])
+    return path
 
 
 def test_another_seed_gives_another_model(inline_run: Run, tmp_path: Path) -> None:
     other = fedmef.run(Experiment(**FIVE_ADJUSTMENTS, seed=1), tmp_path / "run")
-    assert digest(other) != digest(inline_run)
+    assert digest(other.path) != digest(inline_run.path)
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(inline_run: Run, tmp_path: Path) -> None:
-    def interrupt(record: Record) -> None:
-        if record["round"] == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted, match="--resume"):
-        fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run", watch=interrupt)
-    resumed = fedmef.resume(tmp_path / "run", {"engine": "processes", "workers": 2})
-    assert digest(resumed) == digest(inline_run)
-    steady = {"seconds", "device_reports"}
-    assert [{k: v for k, v in record.items() if k not in steady} for record in resumed.metrics] == [
-        {k: v for k, v in record.items() if k not in steady} for record in inline_run.metrics
-    ]
+    cut = cut_run(tmp_path / "run", FIVE_ADJUSTMENTS)
+    resumed = fedmef.resume(cut, {"engine": "processes", "workers": 2})
+    assert digest(resumed.path) == digest(inline_run.path)
+    assert steady(resumed) == steady(inline_run)
 
 
-def test_prunefl_resumes_although_its_weights_moved(tmp_path: Path) -> None:
-    settings = {
-        **SMALL,
-        "method": "prunefl",
-        "rounds": 5,
-        "adjust_every": 2,
-        "adjust_until": 9,
-        "learning_rate": 0.2,
-    }
-
-    def interrupt(record: Record) -> None:
-        if record["round"] == 2:
-            raise KeyboardInterrupt
-
+@pytest.mark.parametrize("method", ["prunefl", "feddst", "zerofl", "fedtiny", "fedavg"])
+def test_every_kind_of_method_resumes_to_the_same_bits(tmp_path: Path, method: str) -> None:
+    """The weights of prunefl move from layer to layer."""
+    settings = {**SMALL, "method": method, "rounds": 5, "adjust_every": 2, "adjust_until": 9}
+    settings |= {"learning_rate": 0.2}
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings), tmp_path / "cut", watch=interrupt)
-    assert digest(fedmef.resume(tmp_path / "cut")) == digest(whole)
+    assert digest(fedmef.resume(cut_run(tmp_path / "cut", settings)).path) == digest(whole.path)
+
+
+@pytest.mark.parametrize("model", ["opaque_network", "Branching", "doubling_network"])
+def test_a_network_that_is_not_data_resumes_to_the_same_bits(tmp_path: Path, model: str) -> None:
+    method = "fedmef" if model == "opaque_network" else "fedavg"
+    settings = {**TINY, "width": None, "rounds": 4, "method": method, "model": f"{OWN}:{model}"}
+    whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
+    assert whole.network.opaque is not None
+    cut = cut_run(tmp_path / "cut", settings, rounds=2)
+    resumed = fedmef.resume(cut, {"engine": "processes", "workers": 1})
+    assert digest(resumed.path) == digest(whole.path)
+    assert steady(resumed) == steady(whole)
+
+
+def test_resuming_needs_no_code_of_a_network_that_is_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that builds it may be gone: a run's directory is all that is needed."""
+    settings = {**TINY, "width": None, "rounds": 4, "model": f"{OWN}:own_network"}
+    whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
+    assert whole.network.opaque is None
+    cut = cut_run(tmp_path / "cut", settings, rounds=2)
+    config = cut / "config.toml"
+    config.write_text(config.read_text().replace(f"{OWN}:own_network", "a_module_that_is_gone:network"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a network was built")
+
+    for place in ("build_model", "prepared_module", "initial_model"):
+        monkeypatch.setattr(f"fedmef.models.initial.{place}", refuse)
+    resumed = fedmef.resume(cut)
+    assert digest(resumed.path) == digest(whole.path)
+    assert evaluate_run(resumed).accuracy == whole.summary.test_accuracy
+    assert isinstance(fedmef.load(cut), torch.nn.Module)
+    assert fedmef.resume(cut, {"rounds": 5}).summary.rounds == 5
+
+
+def test_a_network_that_is_not_data_cannot_do_without_its_code(tmp_path: Path) -> None:
+    settings = {**TINY, "width": None, "rounds": 3, "model": f"{OWN}:opaque_network"}
+    cut = cut_run(tmp_path / "cut", settings, rounds=2)
+    config = cut / "config.toml"
+    config.write_text(config.read_text().replace(f"{OWN}:", "a_module_that_is_gone:"))
+    with pytest.raises(UserError, match="there is no module 'a_module_that_is_gone'"):
+        fedmef.resume(cut)
+
+
+def test_a_run_that_has_no_round_yet_starts_with_the_network_that_its_code_gives_now(tmp_path: Path) -> None:
+    run = fedmef.run(Experiment(**TINY), tmp_path / "run")
+    before = digest(run.path)
+    for name in ("summary.json", "model.safetensors", "metrics.jsonl"):
+        (run.path / name).unlink()
+    damages: list[Callable[[Path], object]] = [Path.unlink, lambda file: file.write_text("{}")]
+    for damage in damages:
+        damage(run.path / "network.json")
+        again = fedmef.resume(run.path)
+        assert digest(again.path) == before
+        assert again.model().network == run.network
+        (run.path / "summary.json").unlink()
+
+
+def test_a_run_is_not_resumed_with_data_of_another_shape(tmp_path: Path) -> None:
+    cut = cut_run(tmp_path / "run", {**TINY, "rounds": 3}, rounds=1)
+    with pytest.raises(UserError, match=r"images of shape \[1, 8, 8\] and 10 classes, but .* \[3, 8, 8\]"):
+        fedmef.resume(cut, dataset=load_dataset("digits"))
+    digits = load_dataset("digits")
+    more = dataclasses.replace(digits, classes=12)
+    run = fedmef.run(Experiment(**{**SMALL, "rounds": 1}), tmp_path / "digits")
+    with pytest.raises(UserError, match="12 classes"):
+        fedmef.resume(run.path, {"rounds": 2}, dataset=more)
 
 
 def test_a_finished_runs_model_can_be_loaded_and_predicts(inline_run: Run) -> None:
     model = fedmef.load(inline_run.path)
-    dataset = load_dataset("digits")
+    test = load_dataset("digits").test
     assert not model.training
-    assert evaluate(model, dataset.test, dataset.statistics()).accuracy == inline_run.summary["test_accuracy"]
+    with torch.no_grad():
+        logits = model(torch.from_numpy(test.images))
+    accuracy = float((logits.argmax(1).numpy() == test.labels).mean())
+    assert accuracy == inline_run.summary.test_accuracy
+
+
+def test_a_loaded_model_takes_images_that_are_normalised_already(inline_run: Run) -> None:
+    model = fedmef.load(inline_run.path)
+    images = load_dataset("digits").test.images[:20]
+    normalised = torch.from_numpy(inline_run.network.input.normalize(images))
+    with torch.no_grad():
+        torch.testing.assert_close(model(normalised), model(torch.from_numpy(images)))
+
+
+def test_a_network_that_is_not_data_can_be_loaded_and_evaluated_with_its_code(tmp_path: Path) -> None:
+    settings = {**TINY, "width": None, "model": f"{OWN}:opaque_network"}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run")
+    model = fedmef.load(run.path)
+    assert any(isinstance(module, torch.nn.Dropout) for module in model.modules())
+    state = model.state_dict()
+    assert all(np.array_equal(state[name].numpy(), array) for name, array in run.model().state.items())
+    assert evaluate_run(run).accuracy == run.summary.test_accuracy
 
 
 def test_a_finished_run_is_not_run_again(inline_run: Run) -> None:
-    before = digest(inline_run)
+    before = digest(inline_run.path)
     assert fedmef.resume(inline_run.path).summary == inline_run.summary
-    assert digest(inline_run) == before
+    assert digest(inline_run.path) == before
+
+
+def test_more_rounds_continue_a_finished_run_as_if_it_had_never_ended(tmp_path: Path) -> None:
+    settings = {**TINY, "adjust_until": 2}
+    fedmef.run(Experiment(**{**settings, "rounds": 3}), tmp_path / "run")
+    longer = fedmef.resume(tmp_path / "run", {"rounds": 5})
+    whole = fedmef.run(Experiment(**{**settings, "rounds": 5}), tmp_path / "whole")
+    assert digest(longer.path) == digest(whole.path)
+    assert Run.open(longer.path).experiment.rounds == 5
+    with pytest.raises(UserError, match=r"rounds = 4: .* has done 5 rounds already"):
+        fedmef.resume(longer.path, {"rounds": 4})
 
 
 def test_resuming_cannot_change_the_experiment(inline_run: Run) -> None:
@@ -147,36 +182,32 @@ def test_resuming_cannot_change_the_experiment(inline_run: Run) -> None:
 
 def test_evaluating_a_run_gives_the_accuracy_that_it_logged(inline_run: Run) -> None:
     score = evaluate_run(Run.open(inline_run.path))
-    assert score.accuracy == inline_run.summary["test_accuracy"]
-    assert score.loss == pytest.approx(inline_run.summary["test_loss"])
+    assert score.accuracy == inline_run.summary.test_accuracy
+    assert score.loss == inline_run.summary.test_loss
 
 
-def test_a_model_that_does_not_fit_its_configuration_is_refused(inline_run: Run, tmp_path: Path) -> None:
-    other = Run.create(tmp_path / "run", Experiment(**{**FIVE_ADJUSTMENTS, "width": 16}))
-    other.finish(inline_run.model_state(), {})
-    with pytest.raises(UserError, match="do not fit its configuration"):
+def test_a_model_can_be_scored_on_any_split(inline_run: Run) -> None:
+    model = inline_run.model()
+    backend = backend_for(inline_run.experiment, model.network)
+    train = load_dataset("digits").train
+    assert 0 < evaluate(backend, model.state, train).accuracy < 1
+
+
+def test_a_model_that_does_not_fit_its_network_is_refused(inline_run: Run, tmp_path: Path) -> None:
+    other = fedmef.run(Experiment(**{**SMALL, "width": 16, "rounds": 1}), tmp_path / "run")
+    shutil.copy(inline_run.path / "model.safetensors", other.path)
+    with pytest.raises(UserError, match="do not fit its network"):
         evaluate_run(other)
+    with pytest.raises(UserError, match="do not fit its network"):
+        fedmef.load(other.path)
 
 
 def test_fedavg_trains_the_dense_network(tmp_path: Path) -> None:
     run = fedmef.run(Experiment(**SMALL, method="fedavg", rounds=4, learning_rate=0.1), tmp_path / "run")
-    assert run.summary["parameters"] == run.summary["parameters_if_dense"]
-    assert run.metrics[-1]["train_loss"] < run.metrics[0]["train_loss"]
-    assert not any(name.endswith(".mask") for name in run.model_state())
-
-
-def test_accuracy_is_measured_when_it_is_due_and_at_the_end(tmp_path: Path) -> None:
-    run = fedmef.run(Experiment(**SMALL, rounds=4, evaluate_every=3, adjust_until=0), tmp_path / "run")
-    measured = [record["test_accuracy"] is not None for record in run.metrics]
-    assert measured == [False, False, True, True]
-
-
-def test_the_same_devices_train_whatever_happened_before() -> None:
-    experiment = Experiment(devices=100, devices_per_round=10)
-    chosen = [choose_devices(experiment, round_number) for round_number in range(50)]
-    assert chosen[7] == choose_devices(experiment, 7)
-    assert all(len(set(devices)) == 10 and devices == sorted(devices) for devices in chosen)
-    assert len({device for devices in chosen for device in devices}) > 90
+    assert run.summary.parameters == run.summary.parameters_if_dense
+    losses = [record.train_loss or 0 for record in run.rounds]
+    assert losses[-1] < losses[0]
+    assert not any(name.endswith(".mask") for name in run.model().state)
 
 
 def test_every_knob_of_fedmef_trains(tmp_path: Path) -> None:
@@ -194,7 +225,7 @@ def test_every_knob_of_fedmef_trains(tmp_path: Path) -> None:
         gamma=1.2,
         scaling="paper",
     )
-    assert fedmef.run(experiment, tmp_path / "run").summary["adjustments"] == 2
+    assert fedmef.run(experiment, tmp_path / "run").summary.adjustments == 2
 
 
 def test_a_batch_of_one_sample_never_stops_batchnorm(tmp_path: Path) -> None:
@@ -217,84 +248,6 @@ def test_a_batch_of_one_sample_never_stops_batchnorm(tmp_path: Path) -> None:
     fedmef.run(experiment, tmp_path / "run")
 
 
-def test_diverging_training_is_a_clear_failure(tmp_path: Path) -> None:
-    experiment = Experiment(**SMALL, method="fedavg", rounds=2, learning_rate=1e30)
-    with pytest.raises(FedmefError, match="diverged; lower learning_rate"):
-        fedmef.run(experiment, tmp_path / "run")
-
-
-class Lazy(Method):
-    """A method of a user's own, in five lines."""
-
-    def train(self, local: Any, plan: Plan) -> Extras:
-        local.fit(1 if plan.round else 2)
-        return Extras()
-
-
-def own_network(classes: int, channels: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes)
-    )
-
-
-@pytest.mark.parametrize("engine", ["inline", "processes"])
-def test_a_method_and_a_network_of_ones_own_run_in_every_engine(
-    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path(__file__).parent)
-    experiment = Experiment(
-        **{**SMALL, "width": None, "engine": engine},
-        method="test_api:Lazy",
-        model="test_api:own_network",
-        rounds=2,
-        workers=2,
-    )
-    assert len(fedmef.run(experiment, tmp_path / "run").metrics) == 2
-
-
-def failing_network(classes: int, channels: int) -> nn.Module:
-    class Failing(nn.Sequential):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-            if self.training:
-                raise RuntimeError("out of coffee")
-            output: torch.Tensor = super().forward(input)  # type: ignore[no-untyped-call]
-            return output
-
-    return Failing(*own_network(classes, channels).children())
-
-
-def test_a_worker_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parent)
-    experiment = Experiment(
-        **{**SMALL, "width": None, "engine": "processes"},
-        method="fedavg",
-        model="test_api:failing_network",
-    )
-    with pytest.raises(FedmefError, match=r"^device \d failed: RuntimeError: out of coffee$"):
-        fedmef.run(experiment, tmp_path / "run")
-
-
-def few_answers(classes: int, channels: int) -> nn.Module:
-    return own_network(classes - 1, channels)
-
-
-def small_input(classes: int, channels: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels + 1, 4, 3), nn.Flatten(), nn.Linear(4, classes))
-
-
-@pytest.mark.parametrize(
-    ("network", "expected"), [("few_answers", "answers"), ("small_input", "cannot take images of shape")]
-)
-def test_a_network_that_does_not_fit_the_data_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, expected: str
-) -> None:
-    monkeypatch.chdir(Path(__file__).parent)
-    experiment = Experiment(**{**SMALL, "width": None}, method="fedavg", model=f"test_api:{network}")
-    with pytest.raises(UserError, match=expected):
-        fedmef.run(experiment, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_script_without_the_main_guard_is_told_so_and_leaves_nothing(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -308,31 +261,48 @@ def test_a_script_without_the_main_guard_is_told_so_and_leaves_nothing(tmp_path:
     assert list(tmp_path.iterdir()) == [script]
 
 
-def test_a_run_whose_masks_are_gone_sends_them_again(inline_run: Run, tmp_path: Path) -> None:
-    def interrupt(record: Record) -> None:
-        if record["round"] == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run", watch=interrupt)
-    shutil.rmtree(tmp_path / "run" / "masks")
-    assert digest(fedmef.resume(tmp_path / "run")) == digest(inline_run)
+def test_a_run_whose_devices_lost_everything_sends_it_again(inline_run: Run, tmp_path: Path) -> None:
+    cut = cut_run(tmp_path / "run", FIVE_ADJUSTMENTS)
+    shutil.rmtree(cut / "held")
+    resumed = fedmef.resume(cut)
+    assert digest(resumed.path) == digest(inline_run.path)
+    first = resumed.rounds[3]
+    assert first.bytes_down > inline_run.rounds[3].bytes_down
+    assert first.bytes_down == sum(report.bytes_down for report in first.device_reports)  # not sent in vain
+    assert all(record.lost == [] for record in resumed.rounds)
 
 
 def bytes_down(path: Path, **settings: Any) -> list[int]:
     run = fedmef.run(
         Experiment(**{**FIVE_ADJUSTMENTS, "devices_per_round": 6, "rounds": 4, **settings}), path
     )
-    assert not (path / "masks").exists()
-    return [record["bytes_down"] for record in run.metrics]
+    assert not (path / "held").exists()
+    return [record.bytes_down for record in run.rounds]
 
 
 def test_masks_are_sent_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
     remembered = bytes_down(tmp_path / "remembered")
     every_time = bytes_down(tmp_path / "every_time", remember_masks=False)
-    assert remembered[0] == every_time[0]
+    assert abs(remembered[0] - every_time[0]) <= 6  # the job says `false` instead of `true`
     assert all(less < more for less, more in zip(remembered[1:], every_time[1:], strict=True))
-    assert digest(Run.open(tmp_path / "remembered")) == digest(Run.open(tmp_path / "every_time"))
+    assert digest(tmp_path / "remembered") == digest(tmp_path / "every_time")
+
+
+def test_the_network_is_sent_once_to_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought: list[tuple[int, bool]] = []
+    train = Fleet.train
+
+    def spy(self: Fleet, device: int, message: bytes) -> bytes:
+        brought.append((device, NETWORK in decode(message, MESSAGE_VERSION)[0]))
+        return train(self, device, message)
+
+    monkeypatch.setattr(Fleet, "train", spy)
+    fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run")
+    assert len(brought) == 21
+    seen: set[int] = set()
+    for device, with_network in brought:
+        assert with_network == (device not in seen)
+        seen.add(device)
 
 
 @pytest.mark.parametrize("method", ["feddst", "prunefl", "fedavg", "zerofl"])
@@ -340,12 +310,45 @@ def test_every_kind_of_method_ends_in_the_same_bits_however_it_is_sent(method: s
     settings = {"method": method, "rounds": 3, "devices_per_round": 3, "learning_rate": 0.2}
     bytes_down(tmp_path / "auto", **settings)
     bytes_down(tmp_path / "plain", **settings, remember_masks=False, wire_scheme="dense")
-    assert digest(Run.open(tmp_path / "auto")) == digest(Run.open(tmp_path / "plain"))
+    assert digest(tmp_path / "auto") == digest(tmp_path / "plain")
 
 
 def test_half_values_halve_the_traffic_and_train(inline_run: Run, tmp_path: Path) -> None:
     exact = inline_run.summary
     half = fedmef.run(Experiment(**FIVE_ADJUSTMENTS, wire_dtype="bf16"), tmp_path / "bf16").summary
-    assert half["bytes_down"] < 0.7 * exact["bytes_down"]
-    assert half["bytes_up"] < 0.8 * exact["bytes_up"]
-    assert half["test_loss"] == pytest.approx(exact["test_loss"], rel=0.2)
+    assert half.bytes_down < 0.7 * exact.bytes_down
+    assert half.bytes_up < 0.8 * exact.bytes_up
+    assert half.test_loss == pytest.approx(exact.test_loss, rel=0.2)
+
+
+def test_a_new_directory_is_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = []
+    for _ in range(3):
+        made.append(new_directory(Experiment(method=f"{OWN}:Lazy")))
+        made[-1].mkdir(parents=True)
+    assert len(set(made)) == 3
+    assert all(path.parent == Path("runs") and ":" not in path.name for path in made)
+
+
+def test_without_a_directory_a_run_goes_to_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = fedmef.run(Experiment(**TINY))
+    assert run.path.parent == Path("runs")
+    assert Run.open(run.path).finished
+
+
+def test_a_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    fedmef.run(Experiment(**TINY), tmp_path / "run")
+    with pytest.raises(UserError, match="holds a run already"):
+        fedmef.run(Experiment(**TINY, seed=1), tmp_path / "run")
+    replaced = fedmef.run(Experiment(**TINY, seed=1), tmp_path / "run", overwrite=True)
+    assert digest(replaced.path) == digest(fedmef.run(Experiment(**TINY, seed=1), tmp_path / "other").path)
+
+
+def test_a_device_that_does_not_fit_its_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(UserError, match=r"device_memory = .*'fedmef plan' finds settings that fit"):
+        fedmef.run(Experiment(**{**TINY, "device_memory": 1000}), tmp_path / "run", tell=told.append)
+    assert told == ["measuring what a device needs"]
+    assert not (tmp_path / "run").exists()

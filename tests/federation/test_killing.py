@@ -13,7 +13,7 @@ import pytest
 import fedmef
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.scratch import remove_abandoned
-from tests.federation.killing import digest
+from tests.federation.small import digest
 
 SETTINGS: dict[str, Any] = {
     "dataset": "synthetic",

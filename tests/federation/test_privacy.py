@@ -2,19 +2,22 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import fedmef
-from fedmef.errors import UserError
+from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.collection import choose_devices
 from fedmef.federation.preparation import check_names
 from fedmef.federation.privacy import absorb_privately, spent_epsilon
-from fedmef.methods.base import Extras, Update
+from fedmef.methods import Extras, Update
+from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import Input, Network
+from fedmef.sparsity.operations import BatchNorm, Flatten, Linear
+from tests.federation.small import digest, interrupted_after
 
 PRIVATE: dict[str, Any] = {"method": "fedavg_sap", "noise_multiplier": 1.0, "clip_norm": 2.0}
 
@@ -43,25 +46,36 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise_and_with_fewer_devices()
     assert spent_epsilon(Experiment(), 30) is None
 
 
-def test_devices_join_by_throws_of_their_own() -> None:
+def test_devices_are_sampled_independently() -> None:
     experiment = Experiment(**PRIVATE, devices=100, devices_per_round=10)
     counts = [len(choose_devices(experiment, number)) for number in range(300)]
     assert sum(counts) / len(counts) == pytest.approx(10, abs=0.6)
-    assert 2.4 < torch.tensor(counts).double().std() < 3.6  # of a binomial: 3
+    assert 2.4 < np.std(counts) < 3.6  # of a binomial: 3
+
+
+def linear(inputs: int, outputs: int, value: float, kind: Literal["float32", "float64"]) -> Model:
+    """A dense layer whose weights are all this."""
+    layer = Linear(name="out", inputs=("flat",), module="out", shape=(outputs, inputs), dtype=kind)
+    pixels = Input((1, 1, inputs), (0.5,), (0.25,))
+    network = Network(pixels, (Flatten(name="flat", inputs=("input",)), layer))
+    return Model(network, {"out.weight": np.full((outputs, inputs), value, dtype=kind)})
 
 
 def release(updates: list[float], noise_multiplier: float) -> list[float]:
-    model = nn.Linear(2, 1, bias=False)
-    with torch.no_grad():
-        model.weight.fill_(1.0)
-    sent = dict(model.state_dict())
+    model = linear(2, 1, 1.0, "float32")
     experiment = Experiment(**{**PRIVATE, "noise_multiplier": noise_multiplier}, devices_per_round=4)
     answers = [
-        Update(number, 10**number, 0.5, {"weight": torch.tensor([[1.0 + change, 1.0]])}, Extras())
+        Update(
+            number,
+            10**number,
+            0.5,
+            {"out.weight": np.array([[1.0 + change, 1.0]], dtype=np.float32)},
+            Extras(),
+        )
         for number, change in enumerate(updates)
     ]
-    absorb_privately(model, answers, sent, experiment, round_number=3)
-    weights: list[float] = model.weight.detach().flatten().tolist()
+    absorb_privately(model, answers, dict(model.state), experiment, round_number=3)
+    weights: list[float] = model.state["out.weight"].flatten().tolist()
     return weights
 
 
@@ -72,15 +86,14 @@ def test_a_round_adds_clipped_updates_over_a_fixed_number_of_devices() -> None:
 
 def test_a_small_bound_holds_for_large_weights() -> None:
     """Weights of about 100 in single precision are 8e-6 apart: rounded, 40,000 of them exceed C = 0.01."""
-    model = nn.Linear(200, 200, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        model.weight.fill_(100.0)
-    before = model.weight.detach().clone()
-    change = torch.randn(200, 200, generator=torch.Generator().manual_seed(0))
-    update = Update(0, 1, 0.5, {"weight": 100.0 + change}, Extras())
+    model = linear(200, 200, 100.0, "float64")
+    before = dict(model.state)
+    change = np.random.default_rng(0).normal(size=(200, 200)).astype(np.float32)
+    update = Update(0, 1, 0.5, {"out.weight": np.float32(100.0) + change}, Extras())
     settings = {**PRIVATE, "noise_multiplier": 0.0, "clip_norm": 0.01, "devices_per_round": 1}
-    absorb_privately(model, [update], dict(model.state_dict()), Experiment(**settings), round_number=0)
-    assert float((model.weight.detach() - before).norm()) == pytest.approx(0.01, rel=1e-8)
+    absorb_privately(model, [update], before, Experiment(**settings), round_number=0)
+    moved = model.state["out.weight"] - before["out.weight"]
+    assert float(np.linalg.norm(moved)) == pytest.approx(0.01, rel=1e-8)
 
 
 def test_noise_comes_even_when_nobody_answers() -> None:
@@ -109,6 +122,20 @@ def test_a_private_run_says_what_it_cost_and_resumes(tmp_path: Path) -> None:
     settings = {**PRIVATE, "method": "fedmef", "adjust_until": 0, "noise_multiplier": 0.5, "clip_norm": 0.5}
     settings |= {"width": 8, "devices": 12, "devices_per_round": 4, "local_epochs": 1, "engine": "inline"}
     run = fedmef.run(Experiment(**settings, rounds=3), tmp_path / "run")
-    epsilons = [record["epsilon"] for record in run.metrics]
-    assert epsilons == sorted(epsilons)
-    assert run.summary["epsilon"] == epsilons[-1] == spent_epsilon(run.experiment, 3)
+    epsilons = [record.epsilon for record in run.rounds]
+    assert epsilons == [spent_epsilon(run.experiment, rounds) for rounds in (1, 2, 3)]
+    assert run.summary.epsilon == epsilons[-1]
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**settings, rounds=3), tmp_path / "cut", watchers=[interrupted_after(1)])
+    assert digest(fedmef.resume(tmp_path / "cut").path) == digest(run.path)
+
+
+def test_a_variance_stays_one_whatever_the_noise() -> None:
+    settings = {**PRIVATE, "noise_multiplier": 1000.0, "devices_per_round": 1}
+    layer = BatchNorm(name="bn", inputs=("input",), module="bn", channels=1)
+    network = Network(Input((1, 1, 1), (0.5,), (0.25,)), (layer, Flatten(name="flat", inputs=("bn",))))
+    model = Model(network, {name: np.ones(1, dtype=np.float32) for name in network.floats})
+    for number in range(20):
+        absorb_privately(model, [], dict(model.state), Experiment(**settings), number)
+        assert (model.state["bn.running_var"] >= 0).all()
+    assert (model.state["bn.weight"] != 1).all()

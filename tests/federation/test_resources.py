@@ -14,7 +14,8 @@ import pytest
 import fedmef
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
-from fedmef.runs.directory import Record
+from fedmef.runs.records import Round
+from tests.federation.small import AfterRounds, digest
 
 TINY: dict[str, Any] = {
     "dataset": "synthetic",
@@ -39,14 +40,14 @@ def resident(process: int) -> int:
 def test_memory_of_server_and_workers_is_flat_over_300_rounds(tmp_path: Path) -> None:
     seen: dict[int, list[int]] = {}
 
-    def watch(record: Record) -> None:
-        if record["round"] in (20, 299):
+    def watch(record: Round) -> None:
+        if record.round in (20, 299):
             gc.collect()
             workers = sorted(child.pid or 0 for child in multiprocessing.active_children())
-            seen[record["round"]] = [resident(process) for process in (os.getpid(), *workers)]
+            seen[record.round] = [resident(process) for process in (os.getpid(), *workers)]
 
     experiment = Experiment(**TINY, rounds=300, evaluate_every=10, engine="processes", workers=2)
-    fedmef.run(experiment, tmp_path / "run", watch=watch)
+    fedmef.run(experiment, tmp_path / "run", watchers=[AfterRounds(watch)])
     assert len(seen[20]) == 3
     for early, late in zip(seen[20], seen[299], strict=True):
         assert late < 1.03 * early, seen
@@ -63,14 +64,14 @@ def test_file_handles_processes_and_scratch_files_go_on_every_way_out(
         gc.collect()
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    def fail(record: Record) -> None:
+    def fail(record: Round) -> None:
         raise FedmefError("on purpose")
 
     experiment = Experiment(**TINY, rounds=2, engine="processes", workers=2, faults="kill@1:0,kill@1:1")
-    fedmef.run(experiment, tmp_path / "first", watch=None)  # what Python itself opens once
+    fedmef.run(experiment, tmp_path / "first")  # what Python itself opens once
     before = handles()
     with pytest.raises(FedmefError, match="on purpose"):
-        fedmef.run(experiment, tmp_path / "second", watch=fail)
+        fedmef.run(experiment, tmp_path / "second", watchers=[AfterRounds(fail)])
     assert handles() == before
     assert multiprocessing.active_children() == []
     assert list((tmp_path / "scratch").glob("fedmef-*")) == []
@@ -89,12 +90,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_stops_the_run_which_resumes_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
     whole = fedmef.run(Experiment(**TINY, rounds=5, engine="inline"), tmp_path / "whole")
     filler = small_disk / "filler"
 
-    def fill_the_disk(record: Record) -> None:
-        if record["round"] == 2:
+    def fill_the_disk(record: Round) -> None:
+        if record.round == 2:
             with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(1000))
@@ -102,11 +103,13 @@ def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(tmp_path: Pa
     with pytest.raises(
         FedmefError, match=r"cannot write into .*: No space left on device.*--resume"
     ) as failure:
-        fedmef.run(Experiment(**TINY, rounds=5, engine="inline"), small_disk / "run", watch=fill_the_disk)
+        fedmef.run(
+            Experiment(**TINY, rounds=5, engine="inline"),
+            small_disk / "run",
+            watchers=[AfterRounds(fill_the_disk)],
+        )
     assert failure.value.exit_code == 1
     filler.unlink()
     resumed = fedmef.resume(small_disk / "run")
-    assert [record["round"] for record in resumed.metrics] == list(range(5))
-    assert (resumed.path / "model.safetensors").read_bytes() == (
-        whole.path / "model.safetensors"
-    ).read_bytes()
+    assert [record.round for record in resumed.rounds] == list(range(5))
+    assert digest(resumed.path) == digest(whole.path)

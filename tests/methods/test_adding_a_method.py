@@ -41,8 +41,11 @@ def test_the_guides_method_runs_as_written(
         }
     )
     run = fedmef.run(experiment, tmp_path / "run")
-    assert run.summary["adjustments"] == 1
-    assert run.metrics[-1]["train_loss"] < run.metrics[0]["train_loss"]
+    assert run.summary.adjustments == 1
+    first, *_, last = run.rounds
+    assert first.train_loss is not None
+    assert last.train_loss is not None
+    assert last.train_loss < first.train_loss
     if engine == "inline":
         whole = fedmef.run(experiment.model_copy(update={"sparsity": 0.0}), tmp_path / "whole")
-        assert whole.summary["adjustments"] == 0
+        assert whole.summary.adjustments == 0

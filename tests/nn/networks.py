@@ -261,3 +261,94 @@ class InPlaceFunction(OverwrittenShortcut):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.silu(self.conv(x), inplace=True)
+
+
+class DenseBlock(nn.Module):
+    """BatchNorm → ReLU → convolution; the input goes on next to the result."""
+
+    def __init__(self, inputs: int, growth: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(inputs)
+        self.conv = nn.Conv2d(inputs, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.conv(F.relu(self.norm(x)))], 1)
+
+
+class OtherDenseNet(nn.Module):
+    """Huang et al. 2017 in small, in the style of the CIFAR repositories."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.first = nn.Sequential(DenseBlock(8, 4), DenseBlock(12, 4))
+        self.transition = nn.Conv2d(16, 8, 1)
+        self.second = nn.Sequential(DenseBlock(8, 6), DenseBlock(14, 5))
+        self.pool = nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True, count_include_pad=False)
+        self.norm = nn.BatchNorm2d(19, affine=False)
+        self.linear = nn.Linear(19, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.avg_pool2d(self.transition(self.first(self.stem(x))), 2)
+        x = F.relu(self.norm(self.pool(self.second(x))))
+        x = F.avg_pool2d(x, x.size()[3])
+        logits: Tensor = self.linear(x.view(x.size(0), -1))
+        return logits
+
+
+def padded_vgg() -> nn.Sequential:
+    """Max-pooling with padding and ceil_mode, hidden linear layers with BatchNorm, no dropout."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding="same"),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2, padding=1, ceil_mode=True),
+        nn.Conv2d(8, 16, (3, 5), stride=(1, 2), padding=(1, 0)),
+        nn.ReLU6(inplace=True),
+        nn.MaxPool2d((2, 3), stride=3, padding=(1, 0), dilation=(2, 1), ceil_mode=True),
+        nn.AdaptiveAvgPool2d((2, 1)),
+        nn.Flatten(),
+        nn.Linear(32, 24),
+        nn.BatchNorm1d(24),
+        nn.ReLU(),
+        nn.Linear(24, 16, bias=False),
+        nn.ReLU(),
+        nn.Linear(16, 10),
+    )
+
+
+class Inception(nn.Module):
+    """Branches with dilation and groups, functional calls, and a layer that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(8, eps=1e-3)
+        self.wide = nn.Conv2d(8, 8, 3, padding=2, dilation=2)
+        self.grouped = nn.Conv2d(8, 12, (1, 3), padding=(0, 1), groups=4)
+        self.pooled = nn.Conv2d(8, 4, 1)
+        self.again = nn.Conv2d(24, 24, 3, padding=1)
+        self.network = nn.Linear(24, 10)  # a name that our own classes have too
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        left, middle = F.relu6(self.wide(x)), self.grouped(x).relu()
+        right = self.pooled(F.max_pool2d(x, 3, 1, 1))
+        y = torch.cat((left, middle, right), dim=-3)
+        y = F.relu(self.again(y) + y)
+        y = F.relu(torch.add(self.again(y), y))
+        y = F.adaptive_avg_pool2d(F.max_pool2d(y, 3, 2, 1, 1, True), (2, 3))
+        logits: Tensor = self.network(y.mean((2, 3)))
+        return logits
+
+
+# Networks that can be described as data completely.
+DESCRIBED: dict[str, Callable[[], nn.Module]] = {
+    "dense_net": OtherDenseNet,
+    "padded_vgg": padded_vgg,
+    "inception": Inception,
+    "preact_resnet": preact_resnet,
+    "preact_resnet_in_place": preact_resnet_in_place,
+    "mobilenet": OtherMobileNet,
+    "shared_activation": shared_activation,
+}

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmef.nn import SparseConv2d
+from fedmef.nn.bits import unpack_bits
 from fedmef.nn.normalization import FilterNormalization
-from fedmef.sparsity import unpack_bits
 
 
 def active_weights(layer: SparseConv2d) -> Tensor:
@@ -72,7 +73,8 @@ def cases(draw: st.DrawFn, *, normalize: bool | None = None, activation_sparsity
     channels, filters = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     kernel = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
     normalize = draw(st.booleans()) if normalize is None else normalize
-    random = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    seed = draw(st.integers(0, 9999))
+    random = torch.Generator().manual_seed(seed)
     layer = SparseConv2d(
         channels,
         filters,
@@ -88,7 +90,7 @@ def cases(draw: st.DrawFn, *, normalize: bool | None = None, activation_sparsity
         scaling=draw(st.sampled_from(["filter", "paper"])),
         affine=normalize and draw(st.booleans()),
         activation_sparsity=activation_sparsity,
-        generator=random,
+        generator=np.random.default_rng(seed),
         dtype=torch.float64,
     )
     with torch.no_grad():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedmef.nn import CachePolicy, Geometry, SparseConv2d, sparse_conv2d
+from fedmef.nn.bits import mask_from_positions
 from fedmef.nn.cache import PrunedActivation
-from fedmef.sparsity import mask_from_positions
 from tests.nn.reference import Case, cases, dense_theta, plain_convolution, plain_weight
 from tests.nn.saved import saved_tensors
 

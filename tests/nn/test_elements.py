@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedmef.sparsity.elements import greater, magnitude_at_least, positions_of
+from fedmef.nn.elements import greater, magnitude_at_least, positions_of
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 65_536, 200_001])

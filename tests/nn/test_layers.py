@@ -4,20 +4,22 @@ import copy
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmef.errors import FedmefError, UserError
-from fedmef.nn import SparseConv2d, SparseLinear, sparse_layers
-from fedmef.sparsity import active_positions, magnitude_mask, mask_from_positions, random_mask
+from fedmef.nn import CachePolicy, FilterNormalization, Geometry, SparseConv2d, SparseLinear, sparse_layers
+from fedmef.nn.bits import active_positions, mask_from_positions
+from fedmef.sparsity.masks import magnitude_mask, random_mask
 
 NORMALISED: dict[str, Any] = {"normalize": True, "affine": True, "activation_sparsity": 0.5}
 
 
 def some_mask(size: int, count: int, seed: int = 0) -> Tensor:
-    return random_mask(size, count, torch.Generator().manual_seed(seed))
+    return torch.from_numpy(random_mask(size, count, np.random.default_rng(seed)))
 
 
 def test_parameters_gradients_and_mask_have_the_size_of_what_is_active() -> None:
@@ -69,7 +71,7 @@ def test_a_full_linear_layer_computes_what_the_dense_one_does(shape: tuple[int, 
 
 def test_a_sparse_linear_layer_has_a_linear_layers_gradient() -> None:
     linear = nn.Linear(6, 4)
-    mask = magnitude_mask(linear.weight, 8)
+    mask = torch.from_numpy(magnitude_mask(linear.weight.detach().numpy(), 8))
     layer = SparseLinear.from_linear(linear, mask)
     positions = active_positions(mask, 24)
     with torch.no_grad():
@@ -85,7 +87,7 @@ def test_a_sparse_linear_layer_has_a_linear_layers_gradient() -> None:
 @pytest.mark.parametrize("options", [{}, NORMALISED])
 def test_a_state_dict_makes_another_layer_the_same(options: dict[str, Any]) -> None:
     first, second = (
-        SparseConv2d(4, 8, 3, generator=torch.Generator().manual_seed(seed), **options) for seed in (1, 2)
+        SparseConv2d(4, 8, 3, generator=np.random.default_rng(seed), **options) for seed in (1, 2)
     )
     images = torch.randn(2, 4, 6, 6)
     assert not torch.equal(first(images), second(images))
@@ -184,11 +186,48 @@ def test_as_many_positions_as_values_are_needed() -> None:
         SparseConv2d(1, 2, 2).assign(torch.tensor([0, 1]), torch.ones(3))
 
 
+@pytest.mark.parametrize("kind", [SparseConv2d, SparseLinear])
+def test_an_empty_layer_waits_for_its_weights(kind: type[SparseConv2d]) -> None:
+    state = torch.get_rng_state()
+    layer = kind.empty(Geometry((3, 4, 1, 1)), CachePolicy(), gain=False, bias=True)
+    assert type(layer) is kind
+    assert (layer.active_count, layer.density) == (0, 0)
+    assert {name: tensor.shape for name, tensor in layer.state_dict().items()} == {
+        "values": (0,),
+        "mask": (2,),
+        "bias": (3,),
+    }
+    assert not layer.mask.any()
+    layer.assign(torch.tensor([1, 6]), torch.tensor([2.0, -1.0]))
+    pixel = torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    output = layer(pixel if kind is SparseLinear else pixel.view(4, 1, 1))
+    assert output.flatten().tolist() == [20, -100, 0]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_empty_layer_is_what_it_is_told_to_be() -> None:
+    geometry = Geometry((4, 1, 3, 3), (2, 1), (1, 0), (1, 2), 4, FilterNormalization(0.5))
+    cache = CachePolicy(0.5, torch.float16)
+    layer = SparseConv2d.empty(geometry, cache, gain=True, bias=False, dtype=torch.float64)
+    assert layer.geometry is geometry
+    assert layer.cache is cache
+    assert layer.bias is None
+    assert layer.gain is not None
+    assert layer.gain.tolist() == [1.0] * 4
+    assert layer.values.dtype == layer.gain.dtype == torch.float64
+    assert layer.values.requires_grad
+    # Nothing active: zeros come out, and nothing breaks.
+    images = torch.randn(2, 4, 7, 7, dtype=torch.float64, requires_grad=True)
+    output = layer(images)
+    output.sum().backward()
+    assert not output.any()
+    assert images.grad is not None
+    assert not images.grad.any()
+
+
 def test_only_the_generator_decides_how_a_layer_starts() -> None:
     state = torch.get_rng_state()
-    first, same, other = (
-        SparseConv2d(4, 8, 3, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
+    first, same, other = (SparseConv2d(4, 8, 3, generator=np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first.mask, same.mask)
     assert torch.equal(first.values, same.values)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedmef.costs import bytes_kept_for_backward
+from fedmef.costs.allocator import bytes_kept_for_backward
 from fedmef.models import build_model
 from fedmef.nn import sparsify
 from tests.nn.saved import saved_bytes

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -85,7 +86,7 @@ def random_layer(kernel: int, channels: int, density: float, gamma: float, seed:
         sparsity=1 - density,
         normalize=True,
         gamma=gamma,
-        generator=torch.Generator().manual_seed(seed),
+        generator=np.random.default_rng(seed),
     )
 
 

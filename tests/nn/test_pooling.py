@@ -124,9 +124,65 @@ def test_adaptive_average_pooling_equals_pytorchs(size: Any) -> None:
     assert_same(AdaptiveAvgPool2d(size), nn.AdaptiveAvgPool2d(size), images)
 
 
-def test_the_pooling_of_an_imagenet_stem_equals_pytorchs() -> None:
-    images = torch.randn(2, 4, 16, 16)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_pooling_of_an_imagenet_stem_equals_pytorchs(layout: torch.memory_format) -> None:
+    images = torch.randn(2, 4, 16, 16).contiguous(memory_format=layout)
     assert_same(MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 2, 1), images)
+
+
+@given(
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 7)),
+    dilation=sizes,
+    stride=sizes,
+    ceil_mode=st.booleans(),
+    height=st.integers(1, 4),
+    width=st.integers(1, 4),
+    channels_last=st.booleans(),
+    levels=st.sampled_from([2, 1000]),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=200)
+def test_windows_wider_than_the_plane_equal_pytorchs(
+    kernel: tuple[int, int],
+    dilation: tuple[int, int],
+    stride: tuple[int, int],
+    ceil_mode: bool,
+    height: int,
+    width: int,
+    channels_last: bool,
+    levels: int,
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    """Several elements of such a window may be one place of a flattened plane; all but one are padding."""
+    padding = data.draw(st.tuples(st.integers(0, kernel[0] // 2), st.integers(0, kernel[1] // 2)))
+    assume(dilation[0] * (kernel[0] - 1) < height + 2 * padding[0])
+    assume(dilation[1] * (kernel[1] - 1) < width + 2 * padding[1])
+    options: dict[str, Any] = {"padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
+    images = torch.randint(-levels, 0, (2, 3, height, width), generator=torch.Generator().manual_seed(seed))
+    images = images.float()
+    if channels_last:
+        images = images.contiguous(memory_format=torch.channels_last)
+    ours, theirs = MaxPool2d(kernel, stride, **options), nn.MaxPool2d(kernel, stride, **options)
+    assume(theirs(images).isfinite().all())  # a window that only sees padding has no maximum
+    assert_same(ours, theirs, images, seed)
+
+
+def test_a_gradient_of_any_memory_layout_is_taken() -> None:
+    images = torch.randn(2, 3, 8, 8)
+    upstream = torch.randint(-9, 10, (2, 4, 4, 3)).float().permute(0, 3, 1, 2)
+    gradients = []
+    for layer in (MaxPool2d(3, 2, 1), nn.MaxPool2d(3, 2, 1)):
+        leaf = images.clone().requires_grad_()
+        gradients.append(torch.autograd.grad(layer(leaf), leaf, upstream)[0])
+    assert torch.equal(*gradients)
+
+
+def test_without_gradients_max_pooling_keeps_nothing() -> None:
+    with saved_tensors() as seen, torch.no_grad():
+        MaxPool2d(2)(torch.randn(2, 3, 8, 8, requires_grad=True))
+    assert seen == []
 
 
 def test_windows_that_are_nothing_but_minus_infinity_equal_pytorchs() -> None:

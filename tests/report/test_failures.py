@@ -1,23 +1,22 @@
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
-from fedmef.runs.directory import Run
-from tests.report.finished_runs import experiment, write_run
+from fedmef.runs.records import Failed
+from tests.runs.written import a_round
+from tests.small import small, write_run
 
 
-def page_with(folder: Path, lost: list[dict[str, Any]], rejected: list[dict[str, Any]]) -> str:
-    run = write_run(folder / "run", experiment(), [0.5])
-    (record,), summary = run.metrics, run.summary
-    again = Run.create(run.path, run.experiment, overwrite=True)
-    again.log({**record, "lost": lost, "rejected": rejected})
-    again.finish({}, {**summary, "epsilon": 3.25})
-    return write_report(read_runs([folder / "run"]), folder / "report").read_text(encoding="utf-8")
+def page_with(folder: Path, lost: Sequence[Failed], rejected: Sequence[Failed]) -> str:
+    run = write_run(folder / "run", small(), [0.5], epsilon=3.25)
+    record = a_round(0, lost=list(lost), rejected=list(rejected))
+    (run.path / "metrics.jsonl").write_text(record.model_dump_json())
+    return write_report(read_runs([run.path]), folder / "report").read_text(encoding="utf-8")
 
 
-def failed(device: int, reason: str) -> dict[str, Any]:
-    return {"device": device, "attempt": 0, "reason": reason}
+def failed(device: int, reason: str) -> Failed:
+    return Failed(device=device, reason=reason)
 
 
 def test_devices_that_failed_are_named_with_their_reason_and_nothing_becomes_markup(tmp_path: Path) -> None:

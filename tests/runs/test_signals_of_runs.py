@@ -13,8 +13,10 @@ import pytest
 import fedmef
 from fedmef.errors import Interrupted
 from fedmef.experiment.settings import Experiment
-from fedmef.runs.directory import Record, Run
+from fedmef.runs.directory import Run
+from fedmef.runs.records import Round
 from fedmef.studies.many import Comparison, run_comparison
+from tests.federation.small import AfterRounds, digest
 
 TINY: dict[str, Any] = {
     "width": 4,
@@ -27,42 +29,35 @@ TINY: dict[str, Any] = {
 }
 
 
-def ask_to_stop(record: Record) -> None:
-    if record["round"] == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
+def asking_after(number: int) -> AfterRounds:
+    """Asks to stop when so many rounds of a run are done."""
+
+    def ask(record: Round) -> None:
+        if record.number == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return AfterRounds(ask)
 
 
 def test_the_round_in_hand_is_finished_and_the_run_says_how_to_resume(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="stopped after 1 of 3 rounds; 'fedmef run --resume") as stopped:
-        fedmef.run(Experiment(**TINY), tmp_path / "run", watch=ask_to_stop)
+        fedmef.run(Experiment(**TINY), tmp_path / "run", watchers=[asking_after(1)])
     assert stopped.value.signal_number == signal.SIGTERM
     assert len(Run.open(tmp_path / "run").finished_rounds()) == 1
     resumed = fedmef.resume(tmp_path / "run")
     whole = fedmef.run(Experiment(**TINY), tmp_path / "whole")
-    model = "model.safetensors"
-    assert (resumed.path / model).read_bytes() == (whole.path / model).read_bytes()
-
-
-class Asking:
-    """Asks to stop in the last round of the first run."""
-
-    def run_begins(self, name: str) -> None:
-        self.name = name
-
-    def round_done(self, record: Record) -> None:
-        if record["round"] == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+    assert digest(resumed.path) == digest(whole.path)
 
 
 def test_a_comparison_stops_between_two_runs_too(tmp_path: Path) -> None:
     comparison = Comparison(Experiment(**TINY), ("fedavg", "fedmef"), (0,), (0.9,))
-    with pytest.raises(Interrupted, match="with 1 of 2 runs finished; the same command goes on with it"):
-        run_comparison(comparison, tmp_path, watch=Asking())
+    with pytest.raises(Interrupted, match="with 1 of 2 runs finished; the same command continues it"):
+        run_comparison(comparison, tmp_path, watchers=[asking_after(3)])
     assert Run.open(tmp_path / "fedavg-seed0").finished
     assert not (tmp_path / "fedmef-sparsity0.9-seed0").exists()
 
 
-def test_a_comparison_goes_on_with_longer_runs_of_the_same_schedule(tmp_path: Path) -> None:
+def test_a_comparison_continues_with_longer_runs_of_the_same_schedule(tmp_path: Path) -> None:
     def of_rounds(rounds: int) -> Comparison:
         base = Experiment(**{**TINY, "rounds": rounds, "adjust_until": 1, "adjust_every": 1})
         return Comparison(base, ("fedmef",), (0,), (0.9,))
@@ -70,8 +65,7 @@ def test_a_comparison_goes_on_with_longer_runs_of_the_same_schedule(tmp_path: Pa
     run_comparison(of_rounds(2), tmp_path / "out")
     (longer,) = run_comparison(of_rounds(3), tmp_path / "out")
     (whole,) = run_comparison(of_rounds(3), tmp_path / "whole")
-    model = "model.safetensors"
-    assert (longer.path / model).read_bytes() == (whole.path / model).read_bytes()
+    assert digest(longer.path) == digest(whole.path)
 
 
 @pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -103,5 +97,5 @@ def test_the_command_line_ends_with_the_signals_exit_code_and_leaves_nothing(
     assert "Traceback" not in errors
     records = Run.open(out).finished_rounds()
     assert records
-    assert all(record["lost"] == [] for record in records)
+    assert all(record.lost == [] for record in records)
     assert list(scratch.glob("fedmef-*")) == []  # PyTorch makes a folder of its own

@@ -1,15 +1,20 @@
+import gc
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedmef.errors import UserError
-from fedmef.federation import api as federation
+import fedmef
+from fedmef.cli import app as cli
+from fedmef.errors import Interrupted, UserError
+from fedmef.experiment.settings import Experiment
 from fedmef.runs import tensorboard as event_files
 from fedmef.runs.directory import TENSORBOARD, Run
-from fedmef.runs.tensorboard import EventFiles, scalars
-from tests.cli.test_app import QUICK, invoke
-from tests.report.finished_runs import experiment, write_run
+from fedmef.runs.tensorboard import EventFiles
+from tests.federation.small import TINY, interrupted_after
+from tests.runs.written import NETWORK, a_round, a_state, a_summary
 
 
 def events_in(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -19,56 +24,98 @@ def events_in(run: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
 
-def test_a_rounds_scalars_leave_out_what_was_not_measured(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", experiment(), [None, 0.5], {1: (0.75, 0.5)})
-    first, second = run.metrics
-    assert scalars(first) == {"train_loss": 1.0, "learning_rate": 0.1, "bytes/down": 300, "bytes/up": 100}
-    assert scalars(second)["test_accuracy"] == 0.5
-    assert scalars(second)["drop"] == 0.25
+def run_of(path: Path, *accuracies: float) -> Run:
+    run = Run.create(path, Experiment(rounds=len(accuracies)), NETWORK)
+    for number, accuracy in enumerate(accuracies):
+        run.log(a_round(number, test_accuracy=accuracy))
+    run.finish(a_state(), a_summary(rounds=len(accuracies)))
+    return run
 
 
 def test_a_resumed_run_has_every_round_once(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", experiment(), [0.25, 0.5, 0.75])
-    records = run.metrics
+    run = run_of(tmp_path / "run", 0.25, 0.5, 0.75)
+    records = run.rounds
     metrics = run.path / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     before_the_crash, after_it = EventFiles(), EventFiles()
-    before_the_crash.begin(run.path)
-    for number in (0, 1):
-        metrics.write_text("".join(lines[: number + 1]))
-        before_the_crash.round_done(records[number])
-    before_the_crash.close()
-    after_it.begin(run.path)
-    for number in (1, 2):
-        metrics.write_text("".join(lines[: number + 1]))
-        after_it.round_done(records[number])
-    after_it.close()
+    for watcher, numbers in ((before_the_crash, (0, 1)), (after_it, (1, 2))):
+        watcher.run_begins(run)
+        for number in numbers:
+            metrics.write_text("".join(lines[: number + 1]))
+            watcher.round_done(records[number])
+        watcher.close()
     assert events_in(run.path)["test_accuracy"] == [(0, 0.25), (1, 0.5), (2, 0.75)]
 
 
+def test_what_was_not_measured_in_a_round_is_not_there(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment(rounds=2), NETWORK)
+    run.log(a_round(0, test_accuracy=None))
+    run.log(
+        a_round(1, adjusted=True, accuracy_before_adjustment=0.75, accuracy_after_adjustment=0.5, epsilon=2.0)
+    )
+    EventFiles().write_finished(run)
+    events = events_in(run.path)
+    assert events["test_accuracy"] == [(1, 0.5)]
+    assert events["drop"] == [(1, 0.25)]
+    assert events["epsilon"] == [(1, 2.0)]
+    assert events["bytes_down"] == [(0, 300.0), (1, 300.0)]
+    assert "dropped_magnitude" not in events
+
+
 def test_overwriting_a_run_removes_its_event_files(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", experiment(), [0.25])
+    run = run_of(tmp_path / "run", 0.25)
     EventFiles().write_finished(run)
     assert events_in(run.path)["test_accuracy"] == [(0, 0.25)]
-    Run.create(run.path, experiment(), overwrite=True)
+    Run.create(run.path, Experiment(), NETWORK, overwrite=True)
     assert not (run.path / TENSORBOARD).exists()
 
 
-def test_run_and_compare_write_event_files(
+def test_a_run_is_written_while_it_runs_and_resumes_without_a_gap(tmp_path: Path) -> None:
+    experiment = Experiment(**{**TINY, "rounds": 3})
+    with pytest.raises(Interrupted):
+        fedmef.run(experiment, tmp_path / "run", watchers=[EventFiles(), interrupted_after(2)])
+    assert [step for step, _ in events_in(tmp_path / "run")["train_loss"]] == [0, 1]
+    run = fedmef.resume(tmp_path / "run", watchers=[EventFiles()])
+    written = events_in(run.path)
+    assert written.keys() == {name for record in run.rounds for name in record.scalars()}
+    for name, points in written.items():
+        known = [(record.round, record.scalars()[name]) for record in run.rounds if name in record.scalars()]
+        assert [step for step, _ in points] == [step for step, _ in known]
+        assert [value for _, value in points] == pytest.approx([value for _, value in known])
+
+
+def invoke(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, str, str]:
+    settings = {name: value for name, value in TINY.items() if name not in ("rounds", "adjust_until")}
+    options = [part for name, value in settings.items() for part in (option(name), str(value))]
+    monkeypatch.setattr(sys, "argv", ["fedmef", *arguments, *options, "--rounds", "2", "--tensorboard"])
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # it is for a process that ends
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # set by main, and put back
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+def option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def test_the_command_line_writes_event_files_of_every_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = [*QUICK, "--rounds", "2", "--tensorboard"]
-    one = tmp_path / "one"
-    assert invoke(["run", *settings, "--out", str(one)], capsys, monkeypatch)[0] == 0
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert invoke(["run", "--out", str(one)], capsys, monkeypatch)[0] == 0
     written = events_in(one)
     assert [step for step, _ in written["train_loss"]] == [0, 1]
-    expected = [record["test_accuracy"] for record in Run.open(one).metrics]
+    expected = [record.test_accuracy for record in Run.open(one).rounds]
     assert [value for _, value in written["test_accuracy"]] == pytest.approx(expected)
 
-    many = ["compare", *settings, "--methods", "fedavg,fedmef", "--out", str(tmp_path / "two"), "--no-report"]
+    many = ["compare", "--methods", "fedavg,fedmef", "--out", str(two), "--no-report"]
     assert invoke(many, capsys, monkeypatch)[0] == 0
     for name in ("fedavg-seed0", "fedmef-sparsity0.9-seed0"):
-        assert [step for step, _ in events_in(tmp_path / "two" / name)["bytes/up"]] == [0, 1]
+        assert [step for step, _ in events_in(two / name)["bytes_up"]] == [0, 1]
 
 
 def test_a_missing_package_is_named_before_training(
@@ -77,10 +124,8 @@ def test_a_missing_package_is_named_before_training(
     monkeypatch.setattr(event_files, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install"):
         event_files.check_tensorboard()
-    monkeypatch.setattr(federation, "run", lambda *_: pytest.fail("training began"))
     for command in ("run", "compare"):
-        arguments = [command, *QUICK, "--tensorboard", "--out", str(tmp_path / "run")]
-        code, printed, errors = invoke(arguments, capsys, monkeypatch)
+        code, printed, errors = invoke([command, "--out", str(tmp_path / "run")], capsys, monkeypatch)
         assert (code, printed) == (2, "")
         assert "pip install fedmef[tensorboard]" in errors
     assert list(tmp_path.iterdir()) == []

@@ -1,16 +1,18 @@
-"""What `scripts/training_speed.py` says of a mistake."""
+"""What `scripts/training_speed.py` trains, and what it says of a mistake."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
+from fedmef.data import SyntheticImages
+from fedmef.experiment.settings import make_experiment
 from scripts import training_speed
+from tests.small import small
 
 
 def complain(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setattr(sys, "argv", ["training_speed.py", *arguments])
-    monkeypatch.setattr("torch.set_num_threads", lambda count: None)  # other tests have theirs
     with pytest.raises(SystemExit) as ended:
         training_speed.main()
     return ended.value.code
@@ -34,3 +36,16 @@ def test_data_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytes
     assert said.startswith("training_speed.py: ")
     assert "cifar-10-batches-py" in said
     assert said.count("\n") == 0
+
+
+def test_a_row_learns_and_always_the_same() -> None:
+    data = SyntheticImages((1, 8, 8), train=200, test=100).make()
+    experiment = small("fedavg", width=8, learning_rate=0.3)
+    guessing, learnt, again = (training_speed.train(experiment, data, steps) for steps in (1, 30, 30))
+    assert learnt == again
+    assert learnt > guessing + 0.2
+
+
+def test_every_row_is_a_valid_experiment() -> None:
+    for row in training_speed.ROWS.values():
+        make_experiment({**training_speed.COMMON, **row})

@@ -1,13 +1,13 @@
 """When masks are adjusted, by how much, and how."""
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from fedmef.errors import UserError
 from fedmef.sparsity import AdjustmentSchedule, adjustment_count, drop_and_grow
+from fedmef.sparsity.arrays import Array
 
 SCHEDULE = AdjustmentSchedule(every=10, until=300)
 
@@ -57,14 +57,14 @@ def test_a_count_is_at_least_zero_and_fits_both_sides(rate: float, size: int, sh
 # Eight weights, half of them active:    0     1     2     3     4     5     6     7
 # active values                                5.0        -0.1         2.0        -3.0
 # averaged gradients of pruned ones      0.5         -4.0         1.0         0.0
-POSITIONS = torch.tensor([1, 3, 5, 7])
-VALUES = torch.tensor([5.0, -0.1, 2.0, -3.0])
-CANDIDATES = torch.tensor([0, 2, 4, 6])
-SCORES = torch.tensor([0.5, -4.0, 1.0, 0.0])
+POSITIONS = np.array([1, 3, 5, 7])
+VALUES = np.array([5.0, -0.1, 2.0, -3.0])
+CANDIDATES = np.array([0, 2, 4, 6])
+SCORES = np.array([0.5, -4.0, 1.0, 0.0])
 
 
-def exchange(count: int, initial: Tensor | None = None) -> tuple[list[int], list[float]]:
-    initial = torch.zeros(4) if initial is None else initial
+def exchange(count: int, initial: Array | None = None) -> tuple[list[int], list[float]]:
+    initial = np.zeros(4) if initial is None else initial
     positions, values = drop_and_grow(POSITIONS, VALUES, CANDIDATES, SCORES, count, initial)
     return positions.tolist(), [round(value, 4) for value in values.tolist()]
 
@@ -78,7 +78,7 @@ def test_two_go_and_two_come_by_hand() -> None:
 
 
 def test_grown_weights_start_where_they_are_told_to() -> None:
-    assert exchange(2, initial=torch.tensor([10.0, 20.0, 30.0, 40.0]))[1] == [5.0, 20.0, 30.0, -3.0]
+    assert exchange(2, initial=np.array([10.0, 20.0, 30.0, 40.0]))[1] == [5.0, 20.0, 30.0, -3.0]
 
 
 def test_nothing_is_exchanged_at_a_count_of_zero() -> None:
@@ -86,21 +86,21 @@ def test_nothing_is_exchanged_at_a_count_of_zero() -> None:
 
 
 def test_fewer_candidates_than_the_count_drop_as_few() -> None:
-    candidates, scores = torch.tensor([6]), torch.tensor([1.0])
-    positions, values = drop_and_grow(POSITIONS, VALUES, candidates, scores, 3, torch.zeros(1))
+    candidates, scores = np.array([6]), np.array([1.0])
+    positions, values = drop_and_grow(POSITIONS, VALUES, candidates, scores, 3, np.zeros(1))
     assert positions.tolist() == [1, 5, 6, 7]
     assert values.tolist() == [5.0, 2.0, 0.0, -3.0]
 
 
 def test_equal_weights_and_equal_gradients_go_by_position() -> None:
-    candidates = torch.tensor([0, 2, 4, 6])
-    positions, _ = drop_and_grow(POSITIONS, torch.ones(4), candidates, -torch.ones(4), 2, torch.zeros(4))
+    candidates = np.array([0, 2, 4, 6])
+    positions, _ = drop_and_grow(POSITIONS, np.ones(4), candidates, -np.ones(4), 2, np.zeros(4))
     assert positions.tolist() == [0, 2, 5, 7]
 
 
 def test_an_active_candidate_is_refused() -> None:
     with pytest.raises(UserError, match="already active"):
-        drop_and_grow(POSITIONS, VALUES, torch.tensor([0, 3]), torch.ones(2), 1, torch.zeros(2))
+        drop_and_grow(POSITIONS, VALUES, np.array([0, 3]), np.ones(2), 1, np.zeros(2))
 
 
 @given(data=st.data(), size=st.integers(1, 60), seed=st.integers(0, 999))
@@ -109,20 +109,20 @@ def test_growing_never_changes_density(data: st.DataObject, size: int, seed: int
     active = data.draw(st.integers(0, size))
     offered = data.draw(st.integers(0, size - active))
     count = data.draw(st.integers(0, size + 5))
-    random = torch.Generator().manual_seed(seed)
-    order = torch.randperm(size, generator=random)
-    positions, candidates = order[:active].sort().values, order[active : active + offered].sort().values
-    values = torch.randint(-3, 4, (active,), generator=random).float()
-    scores = torch.randint(-3, 4, (offered,), generator=random).float()
+    random = np.random.default_rng(seed)
+    order = random.permutation(size)
+    positions, candidates = np.sort(order[:active]), np.sort(order[active : active + offered])
+    values = random.integers(-3, 4, active).astype(np.float32)
+    scores = random.integers(-3, 4, offered).astype(np.float32)
+    initial = np.full(offered, 100, dtype=np.float32)
 
-    new_positions, new_values = drop_and_grow(
-        positions, values, candidates, scores, count, torch.full((offered,), 100.0)
-    )
+    new_positions, new_values = drop_and_grow(positions, values, candidates, scores, count, initial)
 
-    assert new_positions.numel() == new_values.numel() == active
-    assert (new_positions.diff() > 0).all()
+    assert new_positions.size == new_values.size == active
+    assert new_values.dtype == np.float32
+    assert (np.diff(new_positions) > 0).all()
     exchanged = min(count, active, offered)
-    is_grown = torch.isin(new_positions, candidates)
+    is_grown = np.isin(new_positions, candidates)
     assert int(is_grown.sum()) == exchanged
     assert (new_values[is_grown] == 100).all()
     before = dict(zip(positions.tolist(), values.tolist(), strict=True))
@@ -130,6 +130,6 @@ def test_growing_never_changes_density(data: st.DataObject, size: int, seed: int
     assert kept.items() <= before.items()
     dropped = [abs(value) for position, value in before.items() if position not in kept]
     assert max(dropped, default=0) <= min((abs(value) for value in kept.values()), default=100)
-    is_chosen = torch.isin(candidates, new_positions)
+    is_chosen = np.isin(candidates, new_positions)
     if 0 < exchanged < offered:
-        assert scores[is_chosen].abs().min() >= scores[~is_chosen].abs().max()
+        assert np.abs(scores[is_chosen]).min() >= np.abs(scores[~is_chosen]).max()

@@ -5,11 +5,10 @@ from statistics import mean, stdev
 
 import pytest
 
-from fedmef.experiment.resuming import changed_fields
-from fedmef.experiment.settings import MACHINE_FIELDS, read_experiment
-from fedmef.runs.directory import CONFIG
-from fedmef.runs.finished import read_finished
-from fedmef.studies import STUDIES
+from fedmef.experiment.files import changed_fields, read_experiment
+from fedmef.experiment.settings import MACHINE_FIELDS
+from fedmef.runs.directory import CONFIG, read_finished
+from fedmef.studies import STUDIES, find_study
 from fedmef.studies.paper.base import case_of
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +17,7 @@ PUBLISHED = sorted(file.parent for name in STUDIES for file in (ROOT / "results"
 
 @pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: f"{run.parent.name}/{run.name}")
 def test_a_published_run_is_whole_and_the_studys_own(run: Path) -> None:
-    asked = STUDIES[run.parent.name].experiments("desk", seeds=3)[run.name]
+    asked = find_study(run.parent.name).experiments("desk", seeds=3)[run.name]
     assert changed_fields(read_experiment(run / CONFIG), asked, MACHINE_FIELDS) == []
     read_finished(run)
 

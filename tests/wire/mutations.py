@@ -6,6 +6,7 @@ that gives anything but a model, an update or an error of ours:
     python -m tests.wire.mutations MESSAGES [SEED]
 """
 
+import json
 import random
 import re
 import resource
@@ -14,18 +15,26 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import nn
+import numpy as np
 
-from fedmef.methods import Plan
-from fedmef.methods.base import Extras
-from fedmef.nn import GrowthScores, SparseConv2d, sparse_layers
-from fedmef.wire import MaskMemory, MaskMissingError, MessageError, decode, encode, mask_version
+from fedmef.errors import MessageError, NetworkError, NotHeldError
+from fedmef.sparsity.growth import GrowthScores
+from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import Network
+from fedmef.sparsity.operations import BatchNorm
+from fedmef.wire.broadcast import NETWORK, decode_broadcast, encode_broadcast
 from fedmef.wire.checksum import UNSET, stamp
-from fedmef.wire.exchange import decode_broadcast, decode_update, encode_broadcast, encode_update
-from fedmef.wire.sizes import SCHEMES
+from fedmef.wire.container import MESSAGE_VERSION, decode, encode
+from fedmef.wire.job import Job
+from fedmef.wire.schemes import SCHEMES
+from fedmef.wire.store import Store, mask_version
+from fedmef.wire.update import Extras, Update, decode_update, encode_update
+from tests.sparsity.networks import chain, convolution, pooled, random_model
 
 SPARE_BYTES = 2**27
 
@@ -57,48 +66,109 @@ NUMBERS = (
 )
 
 
-def network(seed: int = 0) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    return nn.Sequential(
-        SparseConv2d(3, 8, 3, sparsity=0.9, generator=generator),
-        nn.BatchNorm2d(8),
-        SparseConv2d(8, 8, 3, sparsity=0.6, generator=generator),
-        SparseConv2d(8, 2, 1, sparsity=0.0, generator=generator),
-    )
+NETWORKS = (
+    chain(
+        convolution("0", "input", (8, 3, 3, 3), sparse=True, bias=True),
+        BatchNorm(name="1", inputs=("0",), module="1", channels=8),
+        convolution("2", "1", (8, 8, 3, 3), sparse=True, bias=True),
+        convolution("3", "2", (2, 8, 1, 1), sparse=True, bias=True),
+        *pooled("3"),
+    ),
+    chain(
+        convolution("0", "input", (4, 3, 3, 3), bias=True),
+        BatchNorm(name="1", inputs=("0",), module="1", channels=4),
+        *pooled("1"),
+    ),
+)
+SPARSE, DENSE = NETWORKS
+SPARSITIES = {"0": 0.9, "2": 0.6, "3": 0.0}
+JOB = Job(method="fedmef", round=3, seed=7, learning_rate=0.1, initial_rate=0.5, adjustment_rate=0.4)
 
 
-def messages(memory: MaskMemory) -> list[tuple[bytes, Decode]]:
-    """A message of every kind and what decodes it; the memory gets the masks that they build on."""
-    model, before, plan = network(), network(1), Plan(3, 0.1, 0.4)
-    for held in (model, before):
-        masks = {name: layer.mask for name, layer in sparse_layers(held).items()}
-        memory.remember(masks, mask_version(masks))
-    known = {name: layer.mask.clone() for name, layer in sparse_layers(model).items()}
-    (first, *_) = known
-    closely = {**known, first: known[first] ^ 1}
-    memory.remember(closely, mask_version(closely))
-    down = [encode_broadcast(model, plan, scheme=scheme) for scheme in SCHEMES]
-    down += [encode_broadcast(model, plan, wire_dtype=dtype) for dtype in ("fp16", "bf16")]
-    down += [encode_broadcast(model, plan, known=masks) for masks in (known, closely)]
-    growth = {"2": GrowthScores(torch.arange(1, 570, 7), torch.ones(82))}
-    extras = Extras(growth, {"importance": torch.ones(3), "time": torch.tensor(2)}, known)
-    up = [encode_update(1, 5, 0.5, model, extras, scheme=scheme) for scheme in SCHEMES]
-    up.append(encode_update(1, 5, 0.5, model, Extras(), wire_dtype="fp16"))
+def sparse_model(seed: int = 0) -> Model:
+    """Every layer of another sparsity: between them their masks take every scheme."""
+    model, random_bits = random_model(SPARSE, 0.0, seed), np.random.default_rng(seed)
+    for name, sparsity in SPARSITIES.items():
+        kept = random_bits.random(SPARSE.sparse_layers[name].size) >= sparsity
+        model.assign(name, np.flatnonzero(kept), model.values(name)[kept])
+    return model
+
+
+def messages(store: Store) -> list[tuple[bytes, Decode]]:
+    """A message of every kind and what decodes it; the store gets what they build on."""
+    model, dense = sparse_model(), random_model(DENSE)
+    (first, *_) = known = model.masks()
+    closely = {**known, first: known[first] ^ np.array([1] + [0] * 26, dtype=np.uint8)}
+    store.remember_network(SPARSE)
+    for held in (known, sparse_model(1).masks(), closely):
+        store.remember_masks(held, mask_version(held))
+    down = [encode_broadcast(model, replace(JOB, wire_scheme=scheme)) for scheme in SCHEMES]
+    down += [encode_broadcast(model, replace(JOB, wire_dtype=dtype)) for dtype in ("fp16", "bf16")]
+    down += [encode_broadcast(model, JOB, known=held) for held in (known, closely)]
+    down += [encode_broadcast(model, JOB, known=held, knows_network=True) for held in (None, known, closely)]
+    down.append(encode_broadcast(dense, JOB))
+    growth = {"2": GrowthScores(np.arange(1, 570, 7), np.ones(82, dtype=np.float32))}
+    extras = Extras(growth, {"importance": np.ones(3), "time": np.array(2)}, known)
+    update = Update(1, 5, 0.5, {name: model.state[name] for name in SPARSE.floats}, extras)
+    up = [encode_update(update, SPARSE, scheme=scheme) for scheme in SCHEMES]
+    up += [
+        encode_update(replace(update, extras=Extras()), SPARSE, wire_dtype=dtype)
+        for dtype in ("fp16", "bf16")
+    ]
     return [
-        *((message, lambda content: decode_broadcast(content, model, memory)) for message in down),
-        *((message, lambda content: decode_update(content, model)) for message in up),
-        (encode(model.state_dict(), {"next_round": 3}), decode),
+        *((message, lambda content: decode_broadcast(content, store)) for message in down),
+        *((message, lambda content: decode_update(content, SPARSE)) for message in up),
+        (encode(model.state, {"next_round": 3}), decode),
     ]
 
 
 def mutate(message: bytes, other: bytes, chance: random.Random) -> bytes:
     """One or a few changes."""
+    if chance.random() < 0.3:
+        message = edit_network(message, chance)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         change = chance.choice(
             (flip, flip_behind_header, cut, extend, splice, edit_header, edit_header, resize_header)
         )
         message = change(message, other, chance)
     return message
+
+
+def edit_network(message: bytes, chance: random.Random) -> bytes:
+    """A few places of the network become others, and the digest is put right, as whoever means harm does."""
+    try:
+        arrays, header = decode(message, MESSAGE_VERSION)
+        content = arrays[NETWORK].tobytes()
+    except (MessageError, KeyError):
+        return message  # a message without a network
+    for _ in range(chance.choice((1, 1, 2, 4))):
+        content = edit_words(content, chance) if chance.random() < 0.7 else move_piece(content, chance)
+    with suppress(NetworkError):
+        header["network"] = Network.from_json(content).digest
+    arrays[NETWORK] = np.frombuffer(content, dtype=np.uint8)
+    return encode(arrays, header, MESSAGE_VERSION)
+
+
+def move_piece(content: bytes, chance: random.Random) -> bytes:
+    """An operation goes, comes twice, or changes its place; or two fields exchange their values."""
+    try:
+        table: Any = json.loads(content)
+        operations: list[Any] = table["operations"]
+        one, other = chance.randrange(len(operations)), chance.randrange(len(operations))
+        match chance.randrange(4):
+            case 0:
+                del operations[one]
+            case 1:
+                operations.insert(other, operations[one])
+            case 2:
+                operations[one], operations[other] = operations[other], operations[one]
+            case 3:
+                fields = [*operations[one]]
+                name = chance.choice(fields)
+                operations[one][name] = operations[other].get(name, operations[one][chance.choice(fields)])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return content  # no network any more
+    return json.dumps(table).encode()
 
 
 def flip(message: bytes, other: bytes, chance: random.Random) -> bytes:
@@ -135,17 +205,21 @@ def splice(message: bytes, other: bytes, chance: random.Random) -> bytes:
 def edit_header(message: bytes, other: bytes, chance: random.Random) -> bytes:
     """A word or a number of the JSON becomes another, and the length is put right."""
     end = header_end(message)
-    header = message[8:end]
-    starts = [at for at in range(1, len(header)) if is_word(header, at) and not is_word(header, at - 1)]
+    header = edit_words(message[8:end], chance)
+    return struct.pack("<Q", len(header)) + header + message[end:]
+
+
+def edit_words(text: bytes, chance: random.Random) -> bytes:
+    """A word or a number becomes another."""
+    starts = [at for at in range(1, len(text)) if is_word(text, at) and not is_word(text, at - 1)]
     if not starts:
-        return message
+        return text
     start = chance.choice(starts)
     stop = start
-    while is_word(header, stop):
+    while is_word(text, stop):
         stop += 1
     words = (*WORDS, *NUMBERS, str(chance.randrange(1000)).encode(), chance.choice(starts).to_bytes(2, "big"))
-    header = header[:start] + chance.choice(words) + header[stop:]
-    return struct.pack("<Q", len(header)) + header + message[end:]
+    return text[:start] + chance.choice(words) + text[stop:]
 
 
 def resize_header(message: bytes, other: bytes, chance: random.Random) -> bytes:
@@ -171,8 +245,7 @@ def header_end(message: bytes) -> int:
 
 def decode_mutations(count: int, seed: int, folder: Path) -> dict[str, int]:
     """How many mutated messages were refused, and how many still made sense."""
-    memory = MaskMemory(folder)
-    pool = messages(memory)
+    pool = messages(Store(folder))
     chance = random.Random(seed)
     outcomes = {"refused": 0, "decoded": 0}
     for _ in range(count):
@@ -183,7 +256,7 @@ def decode_mutations(count: int, seed: int, folder: Path) -> dict[str, int]:
         try:
             decoder(changed)
             outcomes["decoded"] += 1
-        except (MessageError, MaskMissingError):
+        except (MessageError, NotHeldError):
             outcomes["refused"] += 1
         except BaseException:
             (folder / "culprit").write_bytes(changed)
@@ -192,7 +265,6 @@ def decode_mutations(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     count, seed = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory() as folder:
         decode_mutations(100, 0, Path(folder))  # so that whatever is loaded late is loaded

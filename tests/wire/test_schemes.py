@@ -1,12 +1,26 @@
+"""Storage schemes: what they take, which one is chosen, and that positions survive them."""
+
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmef.wire import MessageError
-from fedmef.wire.bits import Integers, byte_count, pack_numbers, unpack_numbers
-from fedmef.wire.schemes import decode_positions, encode_positions
-from fedmef.wire.sizes import SCHEMES, Scheme, index_bits, scheme_bits
+from fedmef.errors import MessageError
+from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.masks import packed_size
+from fedmef.wire.bits import pack_numbers
+from fedmef.wire.schemes import (
+    SCHEMES,
+    Rule,
+    Scheme,
+    choose_scheme,
+    decode_positions,
+    encode_positions,
+    index_bits,
+    scheme_bits,
+)
 
 POSITION_SCHEMES: tuple[Scheme, ...] = tuple(scheme for scheme in SCHEMES if scheme != "dense")
 # Bytes of the header, and how many parts are padded to whole bytes behind it.
@@ -15,6 +29,79 @@ HEADERS = {"bitmap": (5, 1), "coo": (5, 1), "csr": (9, 2), "csc": (9, 2), "rice"
 
 def array(*numbers: int) -> Integers:
     return np.array(numbers, dtype=np.int64)
+
+
+def test_the_numbers_of_schemes_are_those_of_the_message_format() -> None:
+    assert {name: scheme.number for name, scheme in SCHEMES.items()} == {
+        "dense": 0,
+        "bitmap": 1,
+        "coo": 2,
+        "csr": 3,
+        "csc": 4,
+        "rice": 5,
+    }
+
+
+@pytest.mark.parametrize(("count", "bits"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (1024, 10)])
+def test_an_index_takes_the_rounded_up_logarithm(count: int, bits: int) -> None:
+    assert index_bits(count) == bits
+
+
+@pytest.mark.parametrize(
+    ("scheme", "bits"),
+    [
+        ("dense", 100 * 32),
+        ("bitmap", 100 + 10 * 32),
+        ("coo", 10 * 7 + 10 * 32),
+        ("csr", 10 * 5 + 5 * 4 + 10 * 32),  # 5 rows of 20
+        ("csc", 10 * 3 + 20 * 4 + 10 * 32),
+    ],
+)
+def test_the_formulas_of_the_appendix(scheme: Scheme, bits: int) -> None:
+    assert scheme_bits(scheme, 10, 32, 5, 20) == bits
+
+
+def test_rice_comes_close_to_the_entropy_of_a_random_mask() -> None:
+    entropy = -(0.1 * math.log2(0.1) + 0.9 * math.log2(0.9))
+    bits = scheme_bits("rice", 100_000, 0, 1000, 1000) / 1_000_000
+    assert bits == pytest.approx(0.4756, abs=1e-4)
+    assert entropy < bits < 1.02 * entropy
+
+
+@pytest.mark.parametrize("density", [0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("bits", [0, 16, 32])
+def test_auto_takes_the_smallest(density: float, bits: int) -> None:
+    shape = (int(4096 * density), bits, 64, 64)
+    possible = [scheme for scheme in SCHEMES if bits or scheme != "dense"]
+    chosen = choose_scheme("auto", *shape)
+    assert chosen in possible
+    assert scheme_bits(chosen, *shape) == min(scheme_bits(scheme, *shape) for scheme in possible)
+
+
+@pytest.mark.parametrize(
+    ("nonzero", "rows", "scheme"),
+    [
+        (1000, 20, "dense"),
+        (900, 20, "dense"),
+        (899, 20, "bitmap"),
+        (300, 20, "bitmap"),
+        (299, 20, "coo"),
+        (100, 20, "coo"),
+        (99, 20, "csr"),
+        (99, 50, "csc"),
+    ],
+)
+def test_the_rule_of_the_paper_goes_by_density(nonzero: int, rows: int, scheme: Scheme) -> None:
+    assert choose_scheme("paper", nonzero, 32, rows, 1000 // rows) == scheme
+
+
+def test_a_layer_pruned_to_90_percent_counts_as_10_percent_dense() -> None:
+    assert choose_scheme("paper", 3686, 32, 64, 576) == "coo"
+
+
+@pytest.mark.parametrize("rule", ["dense", "paper"])
+def test_positions_alone_are_never_dense(rule: Rule) -> None:
+    assert choose_scheme(rule, 100, 0, 10, 10) == "bitmap"
 
 
 @st.composite
@@ -41,9 +128,9 @@ def test_positions_come_back_in_every_scheme(scheme: Scheme, matrix: tuple[Integ
 def test_a_code_takes_the_bits_of_the_formula(scheme: Scheme, matrix: tuple[Integers, int, int]) -> None:
     positions, rows, columns = matrix
     header, parts = HEADERS[scheme]
-    bits = scheme_bits(scheme, rows * columns, positions.size, 0, rows, columns)
+    bits = scheme_bits(scheme, positions.size, 0, rows, columns)
     code = encode_positions(positions, rows, columns, scheme).size - header
-    assert byte_count(bits) <= code < byte_count(bits) + parts
+    assert packed_size(bits) <= code < packed_size(bits) + parts
 
 
 def test_the_parts_of_a_code_are_padded_one_by_one() -> None:
@@ -63,7 +150,7 @@ def test_rice_by_hand() -> None:
 def test_rice_takes_what_is_expected_of_a_random_mask(density: float) -> None:
     size = 200_000
     positions = np.sort(np.random.default_rng(0).permutation(size)[: int(density * size)])
-    expected = scheme_bits("rice", size, positions.size, 0, 1, size) / 8
+    expected = scheme_bits("rice", positions.size, 0, 1, size) / 8
     assert encode_positions(positions, 1, size, "rice").size == pytest.approx(expected, rel=0.01)
 
 
@@ -73,15 +160,6 @@ def test_rice_is_never_larger_than_a_bitmap_but_for_its_header(matrix: tuple[Int
     positions, rows, columns = matrix
     bitmap = encode_positions(positions, rows, columns, "bitmap").size
     assert encode_positions(positions, rows, columns, "rice").size <= bitmap + 2
-
-
-@settings(max_examples=100, deadline=None)
-@given(numbers=st.lists(st.integers(0, 2**24 - 1), max_size=50), spare=st.integers(0, 3))
-def test_numbers_of_a_few_bits_come_back(numbers: list[int], spare: int) -> None:
-    width = index_bits(max(numbers, default=0) + 1) + spare
-    packed = pack_numbers(array(*numbers), width)
-    assert packed.size == byte_count(width * len(numbers))
-    assert unpack_numbers(packed, len(numbers), width).tolist() == numbers
 
 
 def code_of(scheme: Scheme) -> list[int]:
@@ -115,6 +193,10 @@ def test_a_count_that_claims_to_be_huge_is_refused_at_once() -> None:
 
 def test_an_unknown_scheme_is_refused() -> None:
     assert "number 6" in refused([6, 0, 0, 0, 0])
+
+
+def test_a_dense_code_alone_tells_no_positions() -> None:
+    assert "no positions without its values" in refused([0, 3, 0, 0, 0])
 
 
 @pytest.mark.parametrize("scheme", ["bitmap", "coo", "csr", "csc"])

@@ -13,17 +13,17 @@ from typer.core import TyperGroup
 import fedmef
 from fedmef.errors import FedmefError
 
-# A command's module in this package, and its first sentence: help needs no more than that.
+# A command's module in this package, and the first line of its help: `fedmef --help` needs no more than that.
 COMMANDS = {
     "run": "Train over many devices. Settings come from a TOML file and from options, which win.",
     "compare": "Train several methods on the same data and partition; ends with one table and a report.",
     "reproduce": "Run a table or figure of the paper; ends with our numbers next to the paper's.",
     "cost": "Memory, traffic and time of a device: the paper's estimates next to measurements.",
     "plan": "Find the preferred setting that fits --device-memory, by measuring.",
-    "report": "Write a page and figures about finished runs: accuracy, memory, bytes, adjustments, layers.",
+    "report": "Write a page and figures about finished runs: accuracy, measured memory, bytes, layers.",
     "evaluate": "Test a run's final model, from its files alone.",
     "data": "Fetch or check a data set, and say what it holds and where.",
-    "flower": "Apps for Flower, for a fleet.",
+    "flower": "Apps for Flower: the same methods on a fleet of real machines.",
 }
 HINT = " (--debug shows where)"
 
@@ -88,7 +88,7 @@ def main() -> None:
         code = _failed(f"{error}{HINT if _device_raised(error) else ''}", error.exit_code, debug)
     except Exception as error:
         code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
-    gc.freeze()  # what is left goes with the process: to search it for garbage first takes a third of a second
+    gc.freeze()  # what is left goes with the process: a last search for garbage takes 0.3 s
     sys.exit(code)
 
 

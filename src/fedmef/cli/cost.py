@@ -57,7 +57,7 @@ def cost(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
-    """Memory, traffic and time of a device: the paper's estimates next to measurements, for all methods."""
+    """Memory, traffic and time of a device: the paper's estimates next to measurements."""
     if as_json and as_csv:
         raise UserError("--json and --csv: leave one of them out")
     for one, many in (("method", methods), ("sparsity", sparsities)):

@@ -24,7 +24,7 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Write a page and figures about finished runs: accuracy, measured memory, bytes, adjustments, layers."""
+    """Write a page and figures about finished runs: accuracy, measured memory, bytes, layers."""
     found = read_runs(runs)
     _warn(found.left_out)
     page = write_report(found, out or default_place(runs))

@@ -82,7 +82,8 @@ def study_table(rows: Sequence[StudyRow], width: int = 120) -> Table:
     for heading in headings:
         column = [row.get(heading) for row in rows]
         if any(cell is not None for cell in column):
-            columns[heading] = [_study_cell(cell, _digits(column)) for cell in column]
+            digits = _digits(column) if "(paper" in heading else None
+            columns[heading] = [_study_cell(cell, digits) for cell in column]
         if any(isinstance(cell, str) for cell in column):
             text.append(heading)
     return fitted_table(columns, width, dispensable=list(columns)[:0:-1], text=text)
@@ -104,11 +105,13 @@ def _comparison_cells(row: Row, size: float, unit: str) -> dict[str, str]:
     }
 
 
-def _study_cell(cell: Cell, digits: int) -> str:
-    """Ours as they say; the paper's with as many digits as it prints in such a column."""
+def _study_cell(cell: Cell, digits: int | None) -> str:
+    """Ours as they say; the paper's with as many digits as it prints in such a column; settings as given."""
     if cell is None or isinstance(cell, str):
         return cell or "-"
-    return str(cell) if isinstance(cell, Number | int) else f"{cell:.{digits}f}"
+    if isinstance(cell, Number | int):
+        return str(cell)
+    return f"{cell:g}" if digits is None else f"{cell:.{digits}f}"
 
 
 def _digits(column: Sequence[Cell]) -> int:

@@ -31,7 +31,7 @@ def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell
 def ignored_settings(experiment: Experiment) -> set[str]:
     """What means nothing to the experiment's method."""
     recipe = find_method(experiment.method).recipe
-    weights = set() if recipe.weights == "sparse" else {"sparsity"}
+    weights = set() if recipe.has_sparsity else {"sparsity"}
     return weights if recipe.prune_activations else weights | {"activation_sparsity", "cache_dtype"}
 
 

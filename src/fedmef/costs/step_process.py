@@ -33,9 +33,7 @@ def main() -> None:
         experiment = make_experiment(question["experiment"] | ON_NOISE)
         channels, height, width = question["image_shape"]
         shape, classes = (channels, height, width), question["classes"]
-        for method in ("fedavg", "fedmef"):  # PyTorch's code comes in as it is used: not a device's memory
-            toy = make_experiment({"method": method, "local_epochs": 1, "batch_size": 32})
-            measure_rounds(toy, (3, 8, 8), 10, 1)
+        warm_up()
         answer = measure_rounds(experiment, shape, classes, question["steps"])
         if question["what"] == "step":
             answer |= asdict(measure_tensors(experiment, shape, classes))
@@ -43,6 +41,13 @@ def main() -> None:
         answer = {"mistake": str(error), "of_sparsity": isinstance(error, SparsityError)}
     with os.fdopen(answer_to, "w") as file:
         json.dump(answer, file)
+
+
+def warm_up() -> None:
+    """Train a toy: PyTorch's code comes in as it is used, and is no part of a device's memory."""
+    for method in ("fedavg", "fedmef"):
+        toy = make_experiment({"method": method, "local_epochs": 1, "batch_size": 32})
+        measure_rounds(toy, (3, 8, 8), 10, 1)
 
 
 def measure_rounds(experiment: Experiment, shape: Shape, classes: int, steps: int) -> dict[str, Any]:

@@ -56,9 +56,10 @@ def measure_tensors(experiment: Experiment, shape: tuple[int, int, int], classes
             method.train(LocalTraining(0, backend, samples, job), job)
 
     peak = peak_of_tensors(build, train)
-    module = build().module.train()
+    backend = build()
+    module = backend.module.train()
     parameters = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
-    images = torch.from_numpy(model.network.input.normalize(samples.images))
+    images = backend.normalized(samples.images)
     with torch.random.fork_rng(devices=[]):
         gradients = bytes_of_state(module, images) - parameters
         return TensorCost(parameters, gradients, bytes_kept_for_backward(module, images), peak)

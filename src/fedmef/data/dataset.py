@@ -118,7 +118,7 @@ def _read_description(folder: Path) -> tuple[str, int, Statistics]:
         table = json.loads(read_description(folder))
         name, classes = str(table["name"]), int(table["classes"])
         mean, std = _numbers(table["mean"]), _numbers(table["std"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise damaged(file, error) from error

@@ -1,11 +1,11 @@
 """Decoding many small image files into one array."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from rich.console import Console
 from rich.progress import track
 
 from fedmef.errors import UserError
@@ -15,7 +15,9 @@ from fedmef.sparsity.arrays import Bytes
 def decode_images(files: Sequence[Path], size: int, image_format: str, description: str) -> Bytes:
     """Square RGB images, uint8 [N, 3, size, size]; grey ones are made RGB."""
     images = np.empty((len(files), 3, size, size), dtype=np.uint8)
-    for index, file in enumerate(track(files, description, disable=not sys.stderr.isatty())):
+    console = Console(stderr=True)  # results alone belong on stdout
+    shown = track(files, description, console=console, transient=True, disable=not console.is_terminal)
+    for index, file in enumerate(shown):
         images[index] = _decode(file, size, image_format).transpose(2, 0, 1)
     return images
 

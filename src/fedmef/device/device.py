@@ -13,6 +13,8 @@ from fedmef.wire.broadcast import decode_broadcast
 from fedmef.wire.store import Store
 from fedmef.wire.update import Update, encode_update
 
+MOST_WEIGHTS = 2**26  # six times a ResNet18, by default
+
 
 @dataclass(frozen=True, eq=False)
 class Device:
@@ -22,6 +24,7 @@ class Device:
         open_backend: gives a backend for a network; devices of a simulation may share one as scratch space.
         store: what it keeps between rounds; None: every message must bring everything.
         find_method: the device halves that it has; a server cannot make it import anything else.
+        most_weights: the largest network that it takes, active and pruned weights together; None: any.
     """
 
     number: int
@@ -29,10 +32,11 @@ class Device:
     open_backend: Callable[[Network], Backend]
     store: Store | None = None
     find_method: Callable[[str], type[Method]] = find_builtin_method
+    most_weights: int | None = MOST_WEIGHTS
 
     def train(self, message: bytes) -> bytes:
         """A whole round."""
-        model, job = decode_broadcast(message, self.store)
+        model, job = decode_broadcast(message, self.store, self.most_weights)
         del message  # a device with little memory does not hold it while it trains
         self._check(model.network)
         method, network = self.find_method(job.method)(), model.network
@@ -53,5 +57,8 @@ class Device:
                 f"device {self.number} has images of shape {list(shape)}, the network takes "
                 f"{list(network.input.shape)}"
             )
-        if int(self.samples.labels.max()) >= network.classes:
+        labels = self.samples.labels[self.samples.indices]
+        if not labels.size:
+            raise MessageError(f"device {self.number} has no samples")
+        if not 0 <= int(labels.min()) <= int(labels.max()) < network.classes:
             raise MessageError(f"device {self.number} has labels beyond the {network.classes} classes")

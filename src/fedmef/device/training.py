@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmef.device.backend import Backend, Step
 from fedmef.device.batches import batches
-from fedmef.experiment.randomness import generator_for
+from fedmef.experiment.randomness import derive_seed, generator_for
 from fedmef.methods.extrusion import Pull
 from fedmef.sparsity.arrays import Bytes, Integers
 from fedmef.sparsity.growth import GrowthScores
@@ -32,6 +32,7 @@ class LocalTraining:
     """A device's model, its data and plain SGD."""
 
     def __init__(self, device: int, backend: Backend, samples: Samples, job: Job) -> None:
+        self.device = device
         self.backend = backend
         self.samples = samples
         self.job = job
@@ -79,7 +80,7 @@ class LocalTraining:
 
     def replace(self, model: Model) -> None:
         """Continue with another state of the same network."""
-        self.backend.load(model.state)
+        self.backend.load(model.state, derive_seed(self.job.seed, "replaced", self.job.round, self.device))
 
     def mean_loss(self) -> float:
         """The mean training loss of all steps so far."""

@@ -43,7 +43,7 @@ def load_object(kind: str, path: str) -> object:
 
 
 def load_part(module: str, name: str) -> Any:
-    """Something of our own that needs PyTorch, imported when it is needed: the core never loads it."""
+    """Something that needs PyTorch, imported when it is needed: the core itself never loads it."""
     collecting = gc.isenabled()
     gc.disable()  # a large import makes no garbage; searching for it takes a sixth of the time
     try:

@@ -53,7 +53,9 @@ class Experiment(BaseModel):
 
     local_epochs: int = Field(default=5, ge=1, description="Epochs E on each device in each round.")
     batch_size: int = Field(default=32, ge=1, description="Samples in a local step.")
-    learning_rate: float = Field(default=0.5, gt=0, description="Initial learning rate of plain SGD.")
+    learning_rate: float = Field(
+        default=0.5, gt=0, le=1e30, description="Initial learning rate of plain SGD."
+    )
     learning_rate_decay: float = Field(
         default=0.95, gt=0, le=1, description="Factor of the learning rate's decay."
     )

@@ -15,7 +15,13 @@ from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines import Engine, start_engine
 from fedmef.federation.evaluation import Score, evaluate
 from fedmef.federation.loop import federate
-from fedmef.federation.preparation import Prepared, check_names, open_dataset, prepare
+from fedmef.federation.preparation import (
+    Prepared,
+    check_method_and_machine,
+    check_names,
+    open_dataset,
+    prepare,
+)
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.runs.directory import Run
 from fedmef.runs.signals import stop_on_signals
@@ -92,7 +98,10 @@ def resume(
     done = len(directory.finished_rounds())
     if longer and experiment.rounds < done:
         raise UserError(f"rounds = {experiment.rounds}: {directory.path} has done {done} rounds already")
-    check_names(experiment)
+    if done == 0 or directory.network.opaque is not None:
+        check_names(experiment)
+    else:
+        check_method_and_machine(experiment)
     data = dataset or open_dataset(experiment)
     check_device_memory(experiment, data.shape, data.classes, tell)
     if directory.finished:
@@ -104,6 +113,7 @@ def resume(
     first_round, ledger = 0, dict[str, Array]()
     if checkpoint is None:
         prepared = prepare(experiment, data)
+        directory.write_network(prepared.model.network)  # its code may have changed
     else:
         model, first_round, ledger = checkpoint
         prepared = Prepared(experiment, data, model)

@@ -7,6 +7,7 @@ of finished networks never loads it.
 from dataclasses import dataclass
 
 from fedmef.data import Dataset, SyntheticImages, load_dataset
+from fedmef.device.backend import import_backend
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
@@ -46,8 +47,14 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 def check_names(experiment: Experiment) -> None:
     """Raise `UserError` for a method, network or accelerator that is not there, before data are opened."""
-    check_method(experiment)
+    check_method_and_machine(experiment)
     load_part("fedmef.models", "find_builder")(experiment.model, experiment.width, experiment.stem)
+
+
+def check_method_and_machine(experiment: Experiment) -> None:
+    """The same without the network: a run that has begun has it as data, and needs its code no more."""
+    check_method(experiment)
+    import_backend(experiment.backend)
     load_part("fedmef.nn.backend", "check_accelerator")(experiment.accelerator)
 
 

@@ -64,7 +64,7 @@ def find_method(name: str) -> type[Method]:
 def weight_sparsity(experiment: "Experiment") -> float:
     """0 for a dense method, whatever its configuration says; a method that is gone counts as sparse."""
     try:
-        dense = find_method(experiment.method).recipe.plain
+        sparse = find_method(experiment.method).recipe.has_sparsity
     except UserError:
-        dense = False
-    return 0.0 if dense else experiment.sparsity
+        sparse = True
+    return experiment.sparsity if sparse else 0.0

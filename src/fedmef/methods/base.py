@@ -21,6 +21,7 @@ from fedmef.sparsity.adjustment import AdjustmentSchedule
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import Network
+from fedmef.sparsity.operations import Layer
 from fedmef.wire.job import Job
 from fedmef.wire.update import Extras, Update
 
@@ -50,6 +51,11 @@ class Recipe:
     norm: Literal["batchnorm", "nsconv", "none"] = "batchnorm"
     prune_activations: bool = False
     plain: bool = False
+
+    @property
+    def has_sparsity(self) -> bool:
+        """Whether an experiment's `sparsity` means anything to it."""
+        return self.weights != "dense"
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,13 @@ class Method:
 def adjustment_schedule(experiment: "Experiment") -> AdjustmentSchedule:
     """Every `ΔR` rounds, up to `R_stop`."""
     return AdjustmentSchedule(experiment.adjust_every, experiment.last_adjustment)
+
+
+def adjustable_layers(network: Network) -> dict[str, Layer]:
+    """The sparse layers whose masks may change: what is frozen stays as it is."""
+    return {
+        name: layer for name, layer in network.sparse_layers.items() if f"{name}.values" not in network.frozen
+    }
 
 
 def expect_extras(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmef.errors import RejectedError
-from fedmef.methods.base import Adjustment, Rules, expect_extras, sample_weights
+from fedmef.methods.base import Adjustment, Rules, adjustable_layers, expect_extras, sample_weights
 from fedmef.sparsity.adjustment import adjustment_count, drop_and_grow
 from fedmef.sparsity.arrays import Array, Integers
 from fedmef.sparsity.growth import GrowthScores
@@ -17,9 +17,9 @@ from fedmef.wire.update import Update
 
 def adjustment_counts(model: Model, rate: float) -> dict[str, int]:
     """`ξ_l` of every layer that has something to exchange."""
-    layers = model.network.sparse_layers
     counts = {
-        name: adjustment_count(rate, model.values(name).size, layer.size) for name, layer in layers.items()
+        name: adjustment_count(rate, model.values(name).size, layer.size)
+        for name, layer in adjustable_layers(model.network).items()
     }
     return {name: count for name, count in counts.items() if count > 0}
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedmef.errors import RejectedError
-from fedmef.methods.base import Adjustment, Rules, expect_extras, sample_weights
+from fedmef.methods.base import Adjustment, Rules, adjustable_layers, expect_extras, sample_weights
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.nn.backend import TorchBackend
 from fedmef.nn.layers import SparseConv2d, sparse_layers
@@ -48,7 +48,9 @@ class PruneFL(FedTiny):
             local.fit(job.local_epochs)
             return Extras()
         assert isinstance(local.backend, TorchBackend)
-        with squared_gradients(sparse_layers(local.backend.module)) as importance:
+        layers = sparse_layers(local.backend.module)
+        adjustable = {name: layers[name] for name in adjustable_layers(local.backend.network)}
+        with squared_gradients(adjustable) as importance:
             local.fit(job.local_epochs)
         # Devices are weighted by their samples; a sum over steps would count samples twice.
         steps = local.steps(job.local_epochs)
@@ -58,26 +60,27 @@ class PruneFL(FedTiny):
 
     def check(self, model: Model, update: Update, job: Job) -> None:
         """In adjustment rounds every update has the importances."""
-        layers = model.network.sparse_layers if job.adjusts else {}
+        layers = adjustable_layers(model.network) if job.adjusts else {}
         expect_extras(update, arrays=[f"{name}.importance" for name in layers])
         for name, layer in layers.items():
             _importance(update, name, layer.size)
 
     def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Of all prunable layers together, keep the positions of largest `g² / t`."""
-        layers, times = model.network.sparse_layers, layer_times(model.network)
+        layers, times = adjustable_layers(model.network), layer_times(model.network)
         ratios = {}
         for name, layer in layers.items():
             sent = [_importance(update, name, layer.size) for update in updates]
             ratios[name] = rules.combine(sent, sample_weights(updates)) / times[name]
         chosen = choose_positions(ratios, sum(model.values(name).size for name in layers))
-        dropped = np.concatenate([_reassign(model, name, positions) for name, positions in chosen.items()])
+        lost = [_reassign(model, name, positions) for name, positions in chosen.items()]
+        dropped = np.concatenate([*lost, np.empty(0)])
         return Adjustment(dropped.size, float(dropped.mean()) if dropped.size else None)
 
 
 def choose_positions(ratios: Mapping[str, Array], count: int) -> dict[str, Integers]:
     """The `count` positions of largest ratio over all layers, ascending; every layer keeps at least one."""
-    lifted = []
+    lifted = [np.empty(0)]
     for ratio in ratios.values():
         part = ratio.astype(np.float64)
         part[part.argmax()] = np.inf

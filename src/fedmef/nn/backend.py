@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,8 +45,7 @@ class TorchBackend:
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
         load_state(self.module, self.network, state)
         if self.network.opaque is not None:
-            with torch.random.fork_rng(devices=[]):
-                self._random = torch.random.manual_seed(seed).get_state()
+            self._random = torch.Generator().manual_seed(seed).get_state()
 
     def state(self) -> State:
         tensors = self.module.state_dict()
@@ -53,22 +53,26 @@ class TorchBackend:
 
     def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
         with self._running(training=True):
-            loss = F.cross_entropy(self.module(self._input(images)), self._tensor(labels))
+            loss = F.cross_entropy(self.module(self.normalized(images)), self._tensor(labels))
             loss.backward()  # type: ignore[no-untyped-call]
             norm = self._descend(rate, pull)
             return Step(float(loss.detach()), norm)
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         with self._running(training=True), growth_scores(self.module, counts) as scores:
-            logits = self.module(self._input(images))
+            logits = self.module(self.normalized(images))
             F.cross_entropy(logits, self._tensor(labels)).backward()  # type: ignore[no-untyped-call]
             self.module.zero_grad()
         return scores
 
     def predict(self, images: Array) -> Floats:
         with self._running(training=False), torch.no_grad():
-            logits: Floats = self.module(self._input(images)).cpu().numpy()
+            logits: Floats = self.module(self.normalized(images)).cpu().numpy()
             return logits
+
+    def normalized(self, images: Array) -> Tensor:
+        """The module's input. Normalised where it is used: uint8 is a quarter of the traffic to a GPU."""
+        return normalize(self._tensor(images), self.network.input, self._layout)
 
     @torch.no_grad()
     def _descend(self, rate: float, pull: Pull | None) -> float:
@@ -88,12 +92,9 @@ class TorchBackend:
     def _pulled(self, pull: Pull) -> list[tuple[nn.Parameter, Tensor]]:
         return [(self._layers[name].values, self._tensor(marked)) for name, marked in pull.marked.items()]
 
-    def _input(self, images: Array) -> Tensor:
-        """Normalised where it is used: uint8 is a quarter of the traffic to a GPU."""
-        return normalize(self._tensor(images), self.network.input, self._layout)
-
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.accelerator)
+        writable = np.require(array, requirements="W")  # a memory-mapped one is not, and PyTorch warns
+        return torch.from_numpy(writable).to(self.accelerator)
 
     @contextmanager
     def _running(self, *, training: bool) -> Iterator[None]:

@@ -14,6 +14,8 @@ _GATHER_BITS = 0x0102040810204080
 def pack_bits(bits: Tensor) -> Tensor:
     """Boolean tensor of any shape → uint8 vector of ceil(n / 8) bytes; the last byte is padded with 0."""
     flat = bits.reshape(-1).contiguous()
+    if not flat.numel():  # one of NumPy's has a stride of 0, and no view as integers
+        return flat.to(torch.uint8)
     if remainder := flat.numel() % 8:
         flat = torch.cat([flat, flat.new_zeros(8 - remainder)])
     if flat.storage_offset() % 8:

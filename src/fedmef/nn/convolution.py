@@ -209,7 +209,7 @@ class _SparseConvolution(torch.autograd.Function):
 
 
 def _prune_once(input: Tensor, ordered: Tensor, cache: CachePolicy) -> PrunedActivation:
-    """What is kept of an input; a shortcut's convolution shares it with the one beside it."""
+    """What is kept of an input; a shortcut's convolution shares it with the block's first one."""
     if input.grad_fn is None:  # a batch may be written over unseen, or live long
         return PrunedActivation.prune(ordered, cache.sparsity, cache.dtype)
     known = _PRUNED.get(input)
@@ -258,10 +258,10 @@ def _reads_shapes_only(input: Tensor, weight: Tensor, geometry: Geometry) -> boo
     return bool(backend.name == "Mkldnn")
 
 
-def _stand_in(shape: Sequence[int], beside: Tensor) -> Tensor:
+def _stand_in(shape: Sequence[int], other: Tensor) -> Tensor:
     """A tensor without memory, for its shape only, of a layout that is not copied to that of the other."""
-    layout = torch.channels_last if is_channels_last(beside) else torch.contiguous_format
-    tensor = torch.empty(tuple(shape), dtype=beside.dtype, device=beside.device, memory_format=layout)
+    layout = torch.channels_last if is_channels_last(other) else torch.contiguous_format
+    tensor = torch.empty(tuple(shape), dtype=other.dtype, device=other.device, memory_format=layout)
     tensor.untyped_storage().resize_(0)
     return tensor
 

@@ -12,11 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.func import functional_call
+from torch.fx.node import map_arg
 
 from fedmef.errors import NetworkError, UserError
 from fedmef.nn import functionals
-from fedmef.nn.describe import array_spec, describe
-from fedmef.nn.layers import SparseConv2d
+from fedmef.nn.describe import array_spec, describe, float_name
+from fedmef.nn.layers import SparseConv2d, sparse_layers
 from fedmef.nn.module import NetworkModule, load_state
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import INPUT, Input, Network
@@ -34,17 +36,32 @@ from fedmef.sparsity.operations import (
 SAME = 1e-4  # relative difference between two ways to compute the same
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_IN_PLACE = (operator.iadd, "add_")
 _RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 _MEANS = (torch.mean, "mean")
 _COPIES = (torch.Tensor.contiguous, "contiguous", "clone")
+
+
+def _max_pool(
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> nn.MaxPool2d:
+    """The function takes its arguments in another order than the module."""
+    return nn.MaxPool2d(kernel_size, stride, padding, dilation, return_indices, ceil_mode)
+
+
 # A functional call, and the module that does the same with its arguments.
 _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     F.relu: nn.ReLU,
     torch.relu: nn.ReLU,
     "relu": nn.ReLU,
     F.relu6: nn.ReLU6,
-    F.max_pool2d: nn.MaxPool2d,
-    torch.max_pool2d: nn.MaxPool2d,
+    F.max_pool2d: _max_pool,
+    torch.max_pool2d: _max_pool,
     F.avg_pool2d: nn.AvgPool2d,
     F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
 }
@@ -71,6 +88,8 @@ def module_state(model: nn.Module, network: Network) -> State:
 
 @torch.no_grad()
 def _export(model: nn.Module, images: Input) -> Network:
+    for name, parameter in model.named_parameters():
+        float_name(parameter, name)  # its error says more than PyTorch's would
     batch = torch.rand(2, *images.shape, generator=torch.Generator().manual_seed(0)).sub_(0.5)
     with torch.random.fork_rng(devices=[]):
         try:
@@ -85,13 +104,22 @@ def _export(model: nn.Module, images: Input) -> Network:
     classes = logits.shape[1]
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     try:
-        operations = _Trace(model, batch).operations()
+        trace = _Trace(model, batch)
+        operations = trace.operations()
+        if _differs_in_training(model, trace.graph):
+            operations += (_training(model, operations, classes),)
         arrays = {name for operation in operations for name in operation.arrays()}
         network = Network(images, operations, tuple(name for name in frozen if name in arrays))
     except (NetworkError, _UntraceableError) as error:
-        return Network(images, (_whole(model, str(error), classes),), frozen)
+        network = Network(images, (_whole(model, str(error), classes),), frozen)
+    if hidden := sparse_layers(model).keys() - network.sparse_layers.keys():
+        assert network.opaque is not None
+        raise UserError(
+            f"the sparse layer '{min(hidden)}' cannot be described as data ({network.opaque.description}): "
+            "no method could adjust it"
+        )
     if network.opaque is None:
-        _check_same(model, network, batch, logits)
+        _check_same(model, network, batch)
     return network
 
 
@@ -101,10 +129,47 @@ def _whole(model: nn.Module, reason: str, classes: int) -> Opaque:
     return Opaque(name="network", inputs=(INPUT,), description=description, shape=(classes,), own=own)
 
 
-def _check_same(model: nn.Module, network: Network, batch: Tensor, logits: Tensor) -> None:
-    executed = NetworkModule(network).eval()
+def _differs_in_training(model: nn.Module, graph: fx.Graph) -> bool:
+    """Whether forward() asks if it is training, as stochastic depth does; it was traced while it is not.
+
+    Or train() is its own, and leaves some modules as they are, such as BatchNorms whose statistics stay.
+    """
+    try:
+        model.train()
+        left_out = not all(module.training for module in model.modules())
+        return left_out or str(_Tracer().trace(model)) != str(graph)
+    except Exception:  # user code runs here, so it may raise anything
+        return True
+    finally:
+        model.eval()
+
+
+def _training(model: nn.Module, operations: tuple[Operation, ...], classes: int) -> Opaque:
+    """Says that its own code must train this network; its arrays are those that only training uses."""
+    known = {name for operation in operations for name in operation.arrays()}
+    own = {
+        name: array_spec(name, tensor, model)
+        for name, tensor in model.state_dict().items()
+        if name not in known
+    }
+    return Opaque(
+        name="in_training",
+        inputs=(operations[-1].name,),
+        description=f"{type(model).__name__}: forward() does something else in training",
+        shape=(classes,),
+        own=own,
+    )
+
+
+def _check_same(model: nn.Module, network: Network, batch: Tensor) -> None:
+    """In double precision: a deep network may blow up a rounding beyond any tolerance."""
+    executed, batch = NetworkModule(network), batch.double()
     load_state(executed, network, module_state(model, network))
-    difference = (executed(batch) - logits).abs().max()
+    exact = {
+        name: tensor.double() for name, tensor in model.state_dict().items() if tensor.is_floating_point()
+    }
+    logits = functional_call(model, exact, batch)
+    difference = (executed.double().eval()(batch) - logits).abs().max()
     if not difference <= SAME * logits.abs().max().clamp(min=1e-3):
         raise UserError(
             f"{type(model).__name__} as data computes something else than its code (logits differ by "
@@ -122,17 +187,20 @@ class _Tracer(fx.Tracer):
         return known or super().is_leaf_module(m, module_qualified_name)
 
 
-class _Shapes(fx.Interpreter):
-    """Runs a traced network and notes the shape of every result; only tensors have one."""
+class _Results(fx.Interpreter):
+    """Runs a traced network and notes the shape of every tensor, and what else there is, such as sizes."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         super().__init__(module, graph=graph)
         self.shapes: dict[str, Shape] = {}
+        self.others: dict[str, Any] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, Tensor):
             self.shapes[n.name] = tuple(result.shape)
+        else:
+            self.others[n.name] = result
         return result
 
 
@@ -144,12 +212,12 @@ class _Trace:
         self.compact = functionals.are_saving(model)
         try:
             self.graph = _Tracer().trace(model)
-            interpreter = _Shapes(model, self.graph)
+            results = _Results(model, self.graph)
             with torch.random.fork_rng(devices=[]):
-                interpreter.run(batch)
+                results.run(batch)
         except Exception as error:  # user code runs here, so it may raise anything
             raise _UntraceableError(" ".join(str(error).split())[:150]) from error
-        self.shapes = interpreter.shapes
+        self.shapes, self.others = results.shapes, results.others
         self.names: dict[fx.Node, str] = {}  # which result a node's is
         self.found: list[Operation] = []
 
@@ -170,10 +238,11 @@ class _Trace:
 
     def _follow(self, node: fx.Node) -> None:
         if node.name not in self.shapes:
-            return  # a number, such as a batch size; whoever uses it knows its shape
+            return  # a number, such as a batch size
         inputs = tuple(self.names[source] for source in node.all_input_nodes if source in self.names)
-        before = len(self.found)
-        result = self._module(node, inputs) if node.op == "call_module" else self._call(node, inputs)
+        before, result = len(self.found), None
+        if not self._overwrites(node, inputs):
+            result = self._module(node, inputs) if node.op == "call_module" else self._call(node, inputs)
         if result is None:
             del self.found[before:]
             result = self._add(self._opaque(node, inputs))
@@ -199,11 +268,13 @@ class _Trace:
         ]
         if target in _ADDITIONS and len(inputs) == 2 and sources == [shape, shape] and not node.kwargs:
             return self._add(Add(name=name, inputs=inputs))
-        if target in _ADDITIONS and len(inputs) == 1 and node.args == (node.args[0],) * 2:
+        if target in _ADDITIONS and node.args == (node.args[:1] * 2) and not node.kwargs:
             return self._add(Add(name=name, inputs=inputs * 2))
         if target in (torch.cat, torch.concat) and _argument(node, 1, "dim", 0) in (1, 1 - len(shape)):
-            taken = tuple(self.names[part] for part in node.args[0])  # type: ignore[union-attr, index]
-            return self._add(Concatenate(name=name, inputs=taken))
+            parts = _argument(node, 0, "tensors", None)
+            if not isinstance(parts, list | tuple):
+                return None
+            return self._add(Concatenate(name=name, inputs=tuple(self.names[part] for part in parts)))
         if len(inputs) != 1:
             return None
         if target in _COPIES:
@@ -211,17 +282,38 @@ class _Trace:
         flat = len(shape) == 2 and len(sources[0]) >= 2 and shape[0] == sources[0][0]
         if target in _RESHAPES and flat and shape[1] == math.prod(sources[0][1:]):
             return self._add(Flatten(name=name, inputs=inputs))
-        if target in _MEANS and len(sources[0]) == 4 and shape in (sources[0][:2], (*sources[0][:2], 1, 1)):
+        if target in _MEANS and len(sources[0]) == 4 and self._is_of_pixels(node):
             pooled = AdaptiveAveragePool(name=f"{name}.pooled", inputs=inputs, compact=self.compact)
             self._add(pooled)
             if len(shape) == 4:
                 return pooled.name
             return self._add(Flatten(name=name, inputs=(pooled.name,)))
         if target in _FUNCTIONS:
-            module = _FUNCTIONS[target](*node.args[1:], **_without(node.kwargs, "inplace", "return_indices"))
+            arguments, options = map_arg(
+                (node.args[1:], node.kwargs), lambda source: self.others.get(source.name)
+            )
+            module = _FUNCTIONS[target](*arguments, **_without(options, "input", "inplace", "return_indices"))
             operation = describe(module, name, inputs, "", sources[0], compact=self.compact)
             return None if operation is None else self._add(operation)
         return None
+
+    def _is_of_pixels(self, node: fx.Node) -> bool:
+        """Whether a mean is over the pixels of each channel, and keeps its type."""
+        dimensions = _argument(node, 1, "dim", None)
+        if not isinstance(dimensions, list | tuple) or node.kwargs.get("dtype") is not None:
+            return False
+        return sorted(dimension % 4 for dimension in dimensions) == [2, 3]
+
+    def _overwrites(self, node: fx.Node, inputs: tuple[str, ...]) -> bool:
+        """Whether a call changes something in place that is read again: data has no such thing."""
+        same = [source for source, name in self.names.items() if name in inputs[:1]]
+        return self._is_in_place(node) and any(node < user for source in same for user in source.users)
+
+    def _is_in_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return bool(getattr(self.modules[str(node.target)], "inplace", False))
+        asked = node.target in (F.relu, F.relu6) and _argument(node, 1, "inplace", False)
+        return bool(asked) or node.target in _IN_PLACE
 
     def _opaque(self, node: fx.Node, inputs: tuple[str, ...]) -> Opaque:
         own: dict[str, ArraySpec] = {}

@@ -118,12 +118,10 @@ def _place(root: nn.Module, name: str, module: nn.Module) -> None:
     """Add a module under its dotted name, with empty modules on the way to it."""
     *path, last = name.split(".")
     for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        child = root._modules[part]
+        child = root._modules.setdefault(part, nn.Module())
         assert child is not None
         root = child
-    root.add_module(last, module)
+    root._modules[last] = module  # add_module() refuses names such as 'network', which we have as well
 
 
 def _build(operation: Layer | BatchNorm, dimensions: int) -> nn.Module:
@@ -192,10 +190,10 @@ def _function(operation: Operation) -> Function:  # noqa: PLR0911
     match operation:
         case ReLU(upper=None):
             return relu.relu if operation.compact else F.relu
-        case ReLU():
+        case ReLU(upper=float() as upper):
             if operation.compact:
-                return partial(relu.clamp, upper=operation.upper)
-            return partial(torch.clamp, min=0, max=operation.upper)
+                return partial(relu.clamp, upper=upper)
+            return partial(F.hardtanh, min_val=0.0, max_val=upper)  # what F.relu6 is
         case MaxPool():
             shape = operation.kernel, operation.stride, operation.padding, operation.dilation
             pool = pooling.max_pool2d if operation.compact else F.max_pool2d

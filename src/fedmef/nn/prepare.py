@@ -7,7 +7,7 @@ from torch import nn
 from fedmef.methods.base import Recipe
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.module import CACHES
-from fedmef.nn.sparsify import dense_by_default, sparsify
+from fedmef.nn.sparsify import dense_by_default, not_in_place, sparsify
 from fedmef.nn.swat import use_swat
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def prepare(network: nn.Module, recipe: Recipe, experiment: "Experiment") -> nn.
 
 
 def _remove_batchnorm(network: nn.Module) -> None:
+    not_in_place(network.modules())
     for module in list(network.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):

@@ -115,7 +115,7 @@ def sparsify(
     for name, replacement in replacements.items():
         _replace(model, name, replacement)
     if normalize:
-        _not_in_place(modules)
+        not_in_place(modules.values())
     if compact_activations:
         left_alone = [module for name, module in model.named_modules() if skipped.match(name)]
         _compact_activations(model, modules, left_alone if graph.functionals else None)
@@ -241,9 +241,9 @@ def _compact_activations(
         save_memory_in_functionals(model, left_alone)
 
 
-def _not_in_place(modules: dict[str, nn.Module]) -> None:
+def not_in_place(modules: Iterable[nn.Module]) -> None:
     """Where a BatchNorm went away, its input may be needed again."""
-    for module in modules.values():
+    for module in modules:
         if isinstance(getattr(module, "inplace", None), bool):
             module.inplace = False  # type: ignore[assignment]
 

@@ -19,7 +19,7 @@ def largest_magnitudes(values: Tensor, count: int) -> Tensor:
 
     Zeros are never chosen: a vector with fewer non-zero elements than `count` gives all of these.
     """
-    if count <= 0:
+    if count <= 0 or not values.numel():
         return torch.empty(0, dtype=torch.int64, device=values.device)
     passing = _at_least(values, _guess_threshold(values, count))
     if passing.numel() < count:

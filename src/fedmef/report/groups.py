@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation after so many rounds over seeds; no deviation for a single seed."""
+    """Mean and sample standard deviation over seeds after this many rounds; no deviation for one seed."""
 
     round: int
     mean: float

@@ -50,16 +50,16 @@ def headline_sentence(groups: Sequence[Group]) -> str:
     dense = _dense(groups)
     if len(least) == len(memories):
         return ""
-    against = beside = ""
+    against = dense_accuracy = ""
     if dense is not None and dense not in least and dense.name in memories:
         against = f", {ratio(min(memories.values()), memories[dense.name])} of fedavg’s"
-        beside = f"; fedavg’s is {accuracy(dense.row)} %"
+        dense_accuracy = f"; fedavg’s is {accuracy(dense.row)} %"
     names = " and ".join(f"<strong>{escape(group.name)}</strong>" for group in least)
     accuracies = " and ".join(f"{accuracy(group.row)} %" for group in least)
     return (
         f"<p class='lead'>{names} {'needs' if len(least) == 1 else 'need'} the least memory on a device: "
         f"<strong>{shown}</strong> at the peak of a step, measured{against}. "
-        f"{'Its' if len(least) == 1 else 'Their'} test accuracy is {accuracies}{beside}.</p>"
+        f"{'Its' if len(least) == 1 else 'Their'} test accuracy is {accuracies}{dense_accuracy}.</p>"
     )
 
 

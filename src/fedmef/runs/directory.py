@@ -73,8 +73,7 @@ class Run:
             (path / name).unlink(missing_ok=True)
         for name in (TENSORBOARD, HELD):
             shutil.rmtree(path / name, ignore_errors=True)
-        with run._writing():
-            write_atomically(path / NETWORK, network.to_json())
+        run.write_network(network)
         run.write_config()
         return run
 
@@ -154,6 +153,12 @@ class Run:
                 )
         for file in left_behind(self.path, FILES):
             file.unlink(missing_ok=True)
+
+    def write_network(self, network: Network) -> None:
+        """Write the network down."""
+        with self._writing():
+            write_atomically(self.path / NETWORK, network.to_json())
+        self.__dict__.pop("network", None)
 
     def write_config(self) -> None:
         """Write the experiment down."""

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedmef.errors import UserError
+from fedmef.experiment.names import load_part
 from fedmef.runs.directory import TENSORBOARD, Run
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
@@ -54,12 +55,10 @@ class EventFiles(Watcher):
 
     def _write_all(self, rounds: list[Round]) -> None:
         """Start with the run's own metrics: a resumed run has every round once, and no gap."""
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  (an extra that may be missing)
-
         assert self._run is not None
         folder = self._run.path / TENSORBOARD
         shutil.rmtree(folder, ignore_errors=True)
-        self._writer = SummaryWriter(str(folder))
+        self._writer = load_part("torch.utils.tensorboard", "SummaryWriter")(str(folder))
         for record in rounds:
             self._write(record)
 

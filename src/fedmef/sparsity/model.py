@@ -41,10 +41,13 @@ class Model:
         """Make exactly these positions (ascending) of a sparse layer active, with these values."""
         if positions.size != values.size:
             raise UserError(f"{positions.size} positions but {values.size} values")
-        if (np.diff(positions) <= 0).any():
-            raise FedmefError("positions are not ascending and distinct")
+        size = self.network.sparse_layers[layer].size
+        if (np.diff(positions) <= 0).any() or (
+            positions.size and not 0 <= positions[0] <= positions[-1] < size
+        ):
+            raise FedmefError(f"positions of {layer} are not ascending, distinct and in range")
         kept = self.values(layer).dtype
-        self.state[f"{layer}.mask"] = mask_from_positions(positions, self.network.sparse_layers[layer].size)
+        self.state[f"{layer}.mask"] = mask_from_positions(positions, size)
         self.state[f"{layer}.values"] = values.astype(kept)
 
     def center_filters(self, layer: str) -> None:

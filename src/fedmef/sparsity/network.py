@@ -6,7 +6,8 @@ It is the schema of the messages, what update checks and cost estimates read, an
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,14 +16,23 @@ from numpy.typing import NDArray
 
 from fedmef.errors import NetworkError
 from fedmef.sparsity.arrays import Array
-from fedmef.sparsity.operations import OPERATIONS, ArraySpec, Layer, Opaque, Operation, Shape
-from fedmef.sparsity.reading import read_fields, write_fields
+from fedmef.sparsity.operations import (
+    OPERATIONS,
+    ArraySpec,
+    BatchNorm,
+    Layer,
+    Opaque,
+    Operation,
+    Shape,
+)
+from fedmef.sparsity.reading import read_fields, read_value, write_fields
 
 FORMAT = 1
 INPUT = "input"  # the name of the images
 MAXIMUM_BYTES = 2**20
 MAXIMUM_OPERATIONS = 10_000
 MAXIMUM_ELEMENTS = 2**31  # of one result or one array
+MAXIMUM_DIMENSIONS = 8  # likewise
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class Input:
             raise NetworkError(
                 f"{len(self.mean)} means, {len(self.std)} deviations, {self.shape[0]} channels"
             )
-        if min(self.shape) < 1 or min(self.std) <= 0:
+        if min(self.shape) < 1 or not _is_moderate(self.shape) or min(self.std) <= 0:
             raise NetworkError(f"images of shape {list(self.shape)} and deviations {list(self.std)}")
 
     def scale_and_shift(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -74,6 +84,7 @@ class Network:
             raise NetworkError("the last operation must give one number for each class")
         if unknown := set(self.frozen) - self.arrays.keys():
             raise NetworkError(f"'{min(unknown)}' is frozen, but there is no such array")
+        self._check_modules()
 
     @cached_property
     def shapes(self) -> dict[str, Shape]:
@@ -85,8 +96,8 @@ class Network:
             if missing := [name for name in operation.inputs if name not in shapes]:
                 raise NetworkError(f"'{operation.name}' takes '{missing[0]}', which is not there before it")
             shape = operation.output(*(shapes[name] for name in operation.inputs))
-            if any(length < 1 for length in shape) or _elements(shape) > MAXIMUM_ELEMENTS:
-                raise NetworkError(f"'{operation.name}' gives {list(shape)}")
+            if not _is_moderate(shape) or min(shape, default=1) < 1:
+                raise NetworkError(f"'{operation.name}' gives {list(shape[:MAXIMUM_DIMENSIONS])}")
             shapes[operation.name] = shape
         return shapes
 
@@ -98,8 +109,8 @@ class Network:
             for name, spec in operation.arrays().items():
                 if arrays.setdefault(name, spec) != spec:
                     raise NetworkError(f"two operations use '{name}' differently")
-                if spec.shape is not None and _elements(spec.shape) > MAXIMUM_ELEMENTS:
-                    raise NetworkError(f"'{name}' is of shape {list(spec.shape)}")
+                if spec.shape is not None and not _is_moderate(spec.shape):
+                    raise NetworkError(f"'{name}' is of shape {list(spec.shape[:MAXIMUM_DIMENSIONS])}")
         return arrays
 
     @cached_property
@@ -108,8 +119,6 @@ class Network:
         layers: dict[str, Layer] = {}
         for operation in self.operations:
             if isinstance(operation, Layer):
-                if operation.size > MAXIMUM_ELEMENTS:
-                    raise NetworkError(f"'{operation.name}' has {operation.size} weights")
                 layers.setdefault(operation.module, operation)
         return layers
 
@@ -159,30 +168,37 @@ class Network:
             raise NetworkError("a network must be JSON") from None
         if not isinstance(table, dict) or table.get("format") != FORMAT:
             raise NetworkError(f"not a network of format {FORMAT}")
-        steps, frozen = table.get("operations"), table.get("frozen")
-        if not (isinstance(steps, list) and isinstance(frozen, list)) or table.keys() != {
-            "format",
-            "input",
-            "operations",
-            "frozen",
-        }:
+        if table.keys() != {"format", "input", "operations", "frozen"}:
             raise NetworkError("a network has input, operations and frozen, and nothing else")
-        if not all(isinstance(name, str) for name in frozen) or len(steps) > MAXIMUM_OPERATIONS:
-            raise NetworkError("operations or frozen arrays that make no sense")
-        network = cls(read_fields(Input, table["input"]), tuple(map(_operation, steps)), tuple(frozen))
-        _ = network.layers  # its checks, now
-        return network
+        steps = table["operations"]
+        if not isinstance(steps, list) or len(steps) > MAXIMUM_OPERATIONS:
+            raise NetworkError(f"operations must be a list of at most {MAXIMUM_OPERATIONS}")
+        return cls(
+            read_fields(Input, table["input"]),
+            tuple(map(_operation, steps)),
+            read_value(tuple[str, ...], table["frozen"], "frozen"),
+        )
+
+    def _check_modules(self) -> None:
+        """A module that is used twice is the same one both times, and of a size that an array can have."""
+        modules: dict[str, Layer | BatchNorm] = {}
+        for operation in self.operations:
+            if isinstance(operation, Layer | BatchNorm):
+                first = modules.setdefault(operation.module, operation)
+                if replace(operation, name=first.name, inputs=first.inputs) != first:
+                    raise NetworkError(f"two operations use '{operation.module}' differently")
+            if isinstance(operation, Layer) and not _is_moderate(operation.weight_shape):
+                raise NetworkError(f"'{operation.name}' has {operation.size} weights")
 
 
 def _operation(table: Any) -> Operation:
     kind = table.get("kind") if isinstance(table, dict) else None
-    if not isinstance(kind, str) or kind not in OPERATIONS:
-        raise NetworkError(f"there is no operation of kind {str(kind)[:80]!r}")
+    if not isinstance(kind, str):
+        raise NetworkError("an operation must be a table, and have a kind")
+    if kind not in OPERATIONS:
+        raise NetworkError(f"there is no operation of kind {ascii(kind)[:80]}")
     return read_fields(OPERATIONS[kind], {name: value for name, value in table.items() if name != "kind"})
 
 
-def _elements(shape: Shape) -> int:
-    product = 1
-    for length in shape:
-        product *= length
-    return product
+def _is_moderate(shape: Shape) -> bool:
+    return len(shape) <= MAXIMUM_DIMENSIONS and math.prod(shape) <= MAXIMUM_ELEMENTS

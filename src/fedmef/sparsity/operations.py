@@ -40,6 +40,10 @@ class Normalization:
     input_channels: int = 1
     epsilon: float = 1e-6
 
+    def __post_init__(self) -> None:
+        if min(self.gamma, self.epsilon) <= 0 or self.input_channels < 1:
+            raise NetworkError(f"constants of NSConv that make no sense: {self}")
+
 
 @dataclass(frozen=True)
 class Cache:
@@ -47,6 +51,10 @@ class Cache:
 
     sparsity: float = 0.0
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise NetworkError(f"a cache of sparsity {self.sparsity}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +74,7 @@ class Operation:
         return {}
 
     def _fail(self, why: str) -> NetworkError:
-        return NetworkError(f"{self.kind} '{self.name}': {why}")
+        return NetworkError(f"{self.kind} '{self.name}': {why[:200]}")
 
     def _one_input(self, inputs: tuple[Shape, ...], dimensions: int) -> Shape:
         if len(inputs) != 1 or len(inputs[0]) != dimensions:
@@ -225,9 +233,7 @@ class MaxPool(Operation):
 
     def output(self, *inputs: Shape) -> Shape:
         channels, *size = self._one_input(inputs, 3)
-        return channels, *_window_counts(
-            self, size, self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode
-        )
+        return channels, *_pool_counts(self, size, self.dilation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +251,9 @@ class AveragePool(Operation):
 
     def output(self, *inputs: Shape) -> Shape:
         channels, *size = self._one_input(inputs, 3)
-        return channels, *_window_counts(
-            self, size, self.kernel, self.stride, self.padding, (1, 1), self.ceil_mode
-        )
+        if self.divisor == 0:
+            raise self._fail("it divides by 0")
+        return channels, *_pool_counts(self, size, (1, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +341,15 @@ OPERATIONS: dict[str, type[Operation]] = {
         Opaque,
     )
 }
+
+
+def _pool_counts(operation: MaxPool | AveragePool, size: list[int], dilation: Pair) -> Shape:
+    """How many windows fit; as in PyTorch, none may lie in the padding alone."""
+    if any(2 * pad > window for pad, window in zip(operation.padding, operation.kernel, strict=True)):
+        raise operation._fail("it is padded by more than half of its window")
+    return _window_counts(
+        operation, size, operation.kernel, operation.stride, operation.padding, dilation, operation.ceil_mode
+    )
 
 
 def _window_counts(

@@ -3,7 +3,7 @@
 For data that comes from outside to a device, where pydantic would take more memory than the data.
 """
 
-import math
+import re
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -16,6 +16,7 @@ Data = TypeVar("Data")
 LONGEST_TEXT = 1000
 LARGEST_INTEGER = 2**53
 MOST_ITEMS = 10_000
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can have one, but no message, file or terminal
 
 
 def write_fields(data: Any) -> dict[str, Any]:
@@ -35,8 +36,10 @@ def read_fields(kind: type[Data], table: Any) -> Data:
         raise NetworkError(f"{kind.__name__} must be a table")
     hints = _hints(kind)  # type: ignore[arg-type]
     if unknown := table.keys() - hints.keys():
-        raise NetworkError(f"{kind.__name__} has no '{min(map(str, unknown))[:80]}'")
-    values = {name: _read(hints[name], value, f"{kind.__name__}.{name}") for name, value in table.items()}
+        raise NetworkError(f"{kind.__name__} has no {_shown(min(unknown))}")
+    values = {
+        name: read_value(hints[name], value, f"{kind.__name__}.{name}") for name, value in table.items()
+    }
     try:
         return kind(**values)
     except TypeError:
@@ -58,13 +61,14 @@ def _written(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _read(hint: Any, value: Any, place: str) -> Any:  # noqa: PLR0911
+def read_value(hint: Any, value: Any, place: str) -> Any:  # noqa: PLR0911
+    """A value of this type; `place` is for the error."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         if value is None and NoneType in arguments:
             return None
         (inner,) = (argument for argument in arguments if argument is not NoneType)
-        return _read(inner, value, place)
+        return read_value(inner, value, place)
     if origin is Literal:
         if not isinstance(value, str) or value not in arguments:
             raise _wrong(place, value)
@@ -75,27 +79,39 @@ def _read(hint: Any, value: Any, place: str) -> Any:  # noqa: PLR0911
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
         if len(kinds) != len(value):
             raise _wrong(place, value)
-        return tuple(_read(kind, item, place) for kind, item in zip(kinds, value, strict=True))
+        return tuple(read_value(kind, item, place) for kind, item in zip(kinds, value, strict=True))
     if origin is dict:
         if not isinstance(value, dict) or len(value) > MOST_ITEMS:
             raise _wrong(place, value)
-        return {_read(str, name, place): _read(arguments[1], item, place) for name, item in value.items()}
+        return {
+            read_value(str, name, place): read_value(arguments[1], item, place)
+            for name, item in value.items()
+        }
     if isinstance(hint, type) and is_dataclass(hint):
         return read_fields(hint, value)
     return _read_plain(hint, value, place)
 
 
 def _read_plain(hint: Any, value: Any, place: str) -> Any:
-    if hint is float and type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e38:
+    if hint is float and type(value) in (int, float) and abs(value) < 1e38:  # NaN is below nothing
         return float(value)
     if hint is int and type(value) is int and 0 <= value <= LARGEST_INTEGER:
         return value
     if hint is bool and type(value) is bool:
         return value
-    if hint is str and isinstance(value, str) and len(value) <= LONGEST_TEXT:
+    if hint is str and _is_text(value):
         return value
     raise _wrong(place, value)
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_TEXT and not _HALF_A_CHARACTER.search(value)
+
+
 def _wrong(place: str, value: Any) -> NetworkError:
-    return NetworkError(f"{place} cannot be {str(value)[:80]!r}")
+    return NetworkError(f"{place} cannot be {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """Of brackets in brackets only that: showing them may go deeper than reading them did."""
+    return f"a {type(value).__name__}" if isinstance(value, list | dict) else ascii(value)[:80]

@@ -11,6 +11,7 @@ from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.files import RESUMABLE_FIELDS, changed_fields
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation import api, preparation
+from fedmef.federation.simulated.fleet import partition
 from fedmef.methods import find_method
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
@@ -56,7 +57,7 @@ class Comparison:
         return [
             make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
             for method in self.methods
-            for sparsity in ((0.0,) if find_method(method).recipe.plain else self.sparsities)
+            for sparsity in (self.sparsities if find_method(method).recipe.has_sparsity else (0.0,))
             for seed in self.seeds
         ]
 
@@ -67,7 +68,8 @@ class Comparison:
 
 def run_name(experiment: Experiment) -> str:
     """`fedmef-sparsity0.9-seed0`, or `fedavg-seed0`."""
-    sparsity = "" if find_method(experiment.method).recipe.plain else f"-sparsity{experiment.sparsity}"
+    sparse = find_method(experiment.method).recipe.has_sparsity
+    sparsity = f"-sparsity{experiment.sparsity}" if sparse else ""
     return f"{experiment.method}{sparsity}-seed{experiment.seed}".replace(":", "-")
 
 
@@ -153,6 +155,7 @@ def plan_runs(
         if source not in datasets:
             datasets[source] = preparation.open_dataset(experiment)
         preparation.prepare(experiment, datasets[source])
+        partition(experiment, datasets[source])  # the data may be too few for its devices
     return [
         PlannedRun(
             out / name,

@@ -51,8 +51,13 @@ def encode_broadcast(
     return encode(arrays, header, MESSAGE_VERSION)
 
 
-def decode_broadcast(message: bytes, store: Store | None = None) -> tuple[Model, Job]:
+def decode_broadcast(
+    message: bytes, store: Store | None = None, most_weights: int | None = None
+) -> tuple[Model, Job]:
     """The inverse of `encode_broadcast`. What is new goes into the store.
+
+    Decoding takes memory by a layer's size, which a short message can claim to be anything: a network of more
+    than `most_weights`, active or pruned, is refused first.
 
     Raises `NotHeldError` when the message builds on masks or a network that are not in the store, and
     `MessageError` for whatever is not a broadcast.
@@ -60,6 +65,9 @@ def decode_broadcast(message: bytes, store: Store | None = None) -> tuple[Model,
     arrays, header = decode(message, MESSAGE_VERSION)
     job = job_of(header.get("job"))
     network = _network(arrays, header, store)
+    weights = sum(layer.size for layer in network.layers.values())
+    if most_weights is not None and weights > most_weights:
+        raise MessageError(f"a network of {weights:,} weights: this device takes at most {most_weights:,}")
     layers, version = network.sparse_layers, _read_version(header, "masks")
     masks: dict[str, Bytes] = {}
     if layers and version is not None and not any(f"{name}.mask" in arrays for name in layers):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from fedmef.errors import UserError
 
+PIECE_BYTES = 2**20
+
 
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
     """Write under a temporary name, flush to the disk, rename: a reader never sees a part.
@@ -38,11 +40,16 @@ def left_behind(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """A file's content; a `UserError` for one that is larger than it can honestly be."""
+    pieces: list[bytes] = []
+    size = 0
     with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
+        # Not all at once: room would be made for as much as may come, and not for what there is.
+        while size <= limit and (piece := file.read(PIECE_BYTES)):
+            pieces.append(piece)
+            size += len(piece)
+    if size > limit:
         raise UserError(f"{path} is larger than {limit:,} bytes: it is damaged, or not what it says")
-    return content
+    return b"".join(pieces)
 
 
 def _flush_names(folder: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fedmef.errors import FedmefError, MessageError, NetworkError, NotHeldError
+from fedmef.errors import FedmefError, NotHeldError
 from fedmef.sparsity.arrays import Bytes
 from fedmef.sparsity.model import Masks
 from fedmef.sparsity.network import MAXIMUM_BYTES as LARGEST_NETWORK
@@ -66,7 +66,7 @@ class Store:
         file = self.folder / f"{digest}.json"
         try:
             network = parse_network(read_bounded(file, LARGEST_NETWORK))
-        except (OSError, MessageError, NetworkError):
+        except (OSError, FedmefError):
             raise self._not_held(file, f"the network {digest}") from None
         if network.digest != digest:
             raise self._not_held(file, f"the network {digest}")

@@ -7,6 +7,7 @@ import pytest
 import fedmef
 from fedmef import Experiment, Run
 from fedmef.studies.paper.marked_magnitude import dropped_magnitude, relative_magnitude
+from tests.small import small
 
 FEDERATION = {"width": 16, "devices_per_round": 5, "rounds": 12, "local_epochs": 2, "adjust_every": 3}
 
@@ -37,13 +38,12 @@ def test_less_is_left_in_pruned_weights_as_lambda_grows(tmp_path: Path) -> None:
 
 
 def test_magnitudes_are_means_over_adjustments_and_seeds(tmp_path: Path) -> None:
-    one = Experiment(width=4, devices=4, devices_per_round=2, rounds=3, adjust_every=1, adjust_until=3)
-    finished = fedmef.run(
-        one.model_copy(update={"local_epochs": 1, "engine": "inline"}), tmp_path / "fedmef-seed0"
-    )
-    logged = [record["dropped_magnitude"] for record in finished.metrics]
-    assert logged[0] is None
-    assert dropped_magnitude([finished]) == pytest.approx((logged[1] + logged[2]) / 2)
+    finished = fedmef.run(small(rounds=3, adjust_every=1, adjust_until=3), tmp_path / "fedmef-seed0")
+    first, *adjusting = [record.dropped_magnitude for record in finished.rounds]
+    assert first is None
+    magnitudes = [value for value in adjusting if value is not None]
+    assert len(magnitudes) == 2
+    assert dropped_magnitude([finished]) == pytest.approx(sum(magnitudes) / 2)
     assert dropped_magnitude([finished, finished]) == dropped_magnitude([finished])
     assert dropped_magnitude([]) is None
     assert 0 < (relative_magnitude([finished]) or 0.0) < 1

@@ -22,13 +22,17 @@ def attackers(share: float, devices: int, seed: int) -> frozenset[int]:
 
 
 def scale_update(message: bytes, answer: bytes, factor: float, store: Store) -> bytes:
-    """The answer with what training changed, from the model in the message, multiplied by a factor."""
+    """The answer with what training changed, from the model in the message, multiplied by a factor.
+
+    Of trained weights only: a scaled variance would be negative, and give the attacker away.
+    """
     model, job = decode_broadcast(message, store)
     update = decode_update(answer, model.network)
-    weights = {}
+    weights = dict(update.weights)
     for name, after in update.weights.items():
-        before = _before(model, update, name)
-        weights[name] = before + np.float32(factor) * (after - before)
+        if model.network.arrays[name].role == "weight":
+            before = _before(model, update, name)
+            weights[name] = before + np.float32(factor) * (after - before)
     scaled = replace(update, weights=weights)
     return encode_update(scaled, model.network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 

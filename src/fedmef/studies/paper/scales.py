@@ -89,7 +89,7 @@ def settings(scale: Scale, method: str, *, model: str | None = None, **own: Any)
     `model` is for a study of this very network; otherwise it is ResNet18, or a small one at smoke scale.
     """
     chosen = {"method": method, **_of_scale(scale, method, model), **own}
-    if find_method(method).recipe.plain:
+    if not find_method(method).recipe.has_sparsity:
         chosen["sparsity"] = 0.0
     return chosen
 

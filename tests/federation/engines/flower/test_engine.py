@@ -1,25 +1,16 @@
 """The engine on a Grid that has no network: what becomes of answers, and of nodes that give none."""
 
-import time
 from collections.abc import Callable
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import message_size_mod
 from flwr.common.constant import ErrorCode
 
-from fedmef.errors import FedmefError, UserError
 from fedmef.federation.engines import Lost
 from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
-from fedmef.federation.engines.flower.translation import (
-    STYPE,
-    TRAIN,
-    WHICH_DEVICE,
-    train_message,
-    train_reply,
-)
-from tests.federation.engines.flower.loopback import Loopback, answering, context
+from fedmef.federation.engines.flower.translation import STYPE, TRAIN, WHICH_DEVICE
+from tests.federation.engines.flower.loopback import Loopback, answering
 
 TWICE = answering(lambda _, message: message * 2)
 
@@ -48,14 +39,6 @@ def test_a_node_that_does_not_answer_costs_its_update_only() -> None:
     assert [report.device for report in flower.reports] == [0]
     del fleet.nodes[77]
     assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost("its node is not connected")}
-
-
-def test_a_device_that_comes_back_as_another_node_is_found_again() -> None:
-    fleet = Loopback({77: 1, 99: 0}, TWICE)
-    flower = engine(fleet)
-    del fleet.nodes[77]
-    fleet.nodes[55] = 1
-    assert flower.train({1: b"b"}) == {1: b"bb"}
 
 
 def test_a_device_that_fails_says_why() -> None:
@@ -114,67 +97,3 @@ def asked_which(train: Callable[[Message], Message]) -> Callable[[Message, Conte
     return lambda message, context: (
         train(message) if message.metadata.message_type == TRAIN else TWICE(message, context)
     )
-
-
-@pytest.mark.parametrize(
-    "content", [RecordDict(), RecordDict({"fedmef": ConfigRecord({"device": "zero"})}), Error(0)]
-)
-def test_a_node_that_cannot_say_which_device_it_is_is_left_out(content: RecordDict | Error) -> None:
-    def app(message: Message, context: Context) -> Message:
-        if context.node_config["partition-id"] == 1:
-            return Message(content, reply_to=message)
-        return TWICE(message, context)
-
-    flower = engine(Loopback({77: 1, 99: 0}, app))
-    assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost("its node is not connected")}
-
-
-def test_nodes_beyond_the_experiment_are_left_alone() -> None:
-    fleet = Loopback({77: 0, 88: 5}, TWICE)
-    assert engine(fleet, devices=1).train({0: b"a"}) == {0: b"aa"}
-
-
-def test_two_nodes_that_say_that_they_are_the_same_device_are_refused() -> None:
-    for devices in (1, 2):
-        with pytest.raises(UserError, match="partition-id = 0: two nodes say so"):
-            engine(Loopback({77: 0, 88: 0}, TWICE), devices)
-
-
-def test_one_that_says_so_later_is_ignored_until_the_first_is_gone() -> None:
-    fleet = Loopback({77: 0}, TWICE)
-    flower = engine(fleet)
-    fleet.nodes[88] = 0
-    assert flower.train({0: b"a", 1: b"b"}) == {0: b"aa", 1: Lost("its node is not connected")}
-    assert fleet.received[-1] == (77, TRAIN)
-    del fleet.nodes[77]
-    assert flower.train({0: b"a"}) == {0: b"aa"}
-
-
-def test_a_node_that_keeps_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmef.federation.engines.flower.nodes.QUERY_SECONDS", 0.5)
-    fleet = Loopback({77: 0}, TWICE)
-    flower = engine(fleet)
-    fleet.nodes[88] = None
-    waited = []
-    for _ in range(3):
-        started = time.monotonic()
-        flower.train({0: b"a", 1: b"b"})
-        waited.append(time.monotonic() - started > 0.5)
-    assert waited == [True, False, False]
-
-
-def test_a_fleet_that_nobody_joins_is_an_error() -> None:
-    with pytest.raises(FedmefError, match="no device is connected after"):
-        engine(Loopback({}, TWICE))
-
-
-def test_bytes_match_what_flower_counts_within_two_percent(caplog: pytest.LogCaptureFixture) -> None:
-    message = train_message(bytes(10_000), node=1)
-    with caplog.at_level("INFO", logger="flwr"):
-        message_size_mod(
-            message, context(0), lambda message, _: train_reply(message, 0, lambda _, content: content * 2)
-        )
-    messages = [record.getMessage() for record in caplog.records]
-    down, up = (int(message.split()[-2]) for message in messages if "message size" in message)
-    assert 10_000 <= down <= 10_200
-    assert 20_000 <= up <= 20_400

@@ -49,7 +49,7 @@ class FlowerEngine:
         return answers
 
     def _patience(self, devices: int) -> float | None:
-        """Seconds to wait for the answers of so many devices, that were all asked at once."""
+        """Seconds to wait for the answers of this many devices, which are all asked at once."""
         return self._deadline
 
     def __enter__(self) -> Self:

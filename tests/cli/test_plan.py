@@ -1,0 +1,67 @@
+"""`fedmef plan` as a user meets it. A formula stands for the measurement."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedmef.costs import limit
+from fedmef.experiment.files import read_experiment
+from fedmef.experiment.settings import Experiment
+from tests.cli.invoking import QUICK, Invoke, check_mistake
+
+
+def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs(experiment: Experiment, shape: object, classes: int) -> int:
+        return round(1e6 * experiment.batch_size * (1 - experiment.sparsity))
+
+    monkeypatch.setattr(limit, "_once", needs)
+    arguments = ["plan", "--image-shape", "3x32x32", "--batch-size", "64", "--device-memory", "10MB"]
+    code, printed, _ = invoke(*arguments)
+    assert code == 0
+    *_, about, command = printed.splitlines()
+    assert "on digits (--dataset takes another)" in about
+    assert command == (
+        "fedmef run --batch-size 16 --device-memory 10MB "
+        "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32"
+    )
+    (best,) = [line for line in printed.splitlines() if line.startswith(">")]
+    assert best.split()[1:] == ["0.5", "0.5", "fp32", "16", "8.0", "MB", "fits"]
+    assert any(line.endswith("too much") for line in printed.splitlines())
+
+    code, printed, _ = invoke(*arguments, "--json", "--sparsity", "0.9")
+    ranked = json.loads(printed)["ranked"]
+    chosen = [row for row in ranked if row["chosen"]]
+    assert [(row["sparsity"], row["batch_size"], row["needed"]) for row in chosen] == [(0.9, 64, 6_400_000)]
+
+
+def test_a_plan_ends_with_a_command_that_runs_it(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limit, "_once", lambda experiment, shape, classes: 1000 * experiment.batch_size)
+    config = tmp_path / "my own.toml"
+    config.write_text('device_memory = "10kB"\nrounds = 1\n')
+    options = ["--no-remember-masks", "--augment", "--sparsity", "0.8", "--batch-size", "16"]
+    code, printed, _ = invoke("plan", str(config), *QUICK, *options)
+    assert code == 0
+    program, *command = shlex.split(printed.splitlines()[-1])
+    assert program == "fedmef"
+    assert invoke(*command, "--out", str(tmp_path / "run")).code == 0
+    experiment = read_experiment(tmp_path / "run" / "config.toml")
+    assert (experiment.sparsity, experiment.batch_size, experiment.width) == (0.8, 8, 4)
+    assert (experiment.remember_masks, experiment.augment) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "--device-memory 96MB"),
+        (["--device-memory", "64MB", "--image-shape", "32x32"], "--image-shape 32x32"),
+        (["--device-memory", "64MB", "--image-shape", "0x32x32"], "--image-shape 0x32x32"),
+        (["--device-memory", "64MB", "--classes", "4"], "it goes with --image-shape"),
+        (["--device-memory", "64MB", "--model", "resnet81"], "did you mean 'resnet18'"),
+    ],
+)
+def test_a_mistake_is_a_line(arguments: list[str], expected: str, invoke: Invoke) -> None:
+    check_mistake(invoke("plan", *arguments), expected)

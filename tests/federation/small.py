@@ -1,0 +1,73 @@
+"""Experiments that run in seconds, and watchers that act in the middle of them. Imports no PyTorch."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedmef.runs.directory import Run
+from fedmef.runs.records import Round
+from fedmef.runs.watchers import Watcher
+
+# On the digits.
+SMALL: dict[str, Any] = {
+    "width": 8,
+    "devices": 6,
+    "devices_per_round": 3,
+    "local_epochs": 1,
+    "batch_size": 64,
+    "engine": "inline",
+}
+FIVE_ADJUSTMENTS: dict[str, Any] = {**SMALL, "rounds": 7, "adjust_every": 1, "adjust_until": 6}
+
+# Faster still.
+TINY: dict[str, Any] = {
+    "dataset": "synthetic",
+    "synthetic_size": 8,
+    "synthetic_train": 160,
+    "synthetic_test": 40,
+    "width": 4,
+    "devices": 6,
+    "devices_per_round": 3,
+    "rounds": 1,
+    "local_epochs": 1,
+    "batch_size": 64,
+    "learning_rate": 0.1,
+    "adjust_every": 1,
+    "adjust_until": 9,
+    "engine": "inline",
+}
+
+
+def digest(path: Path) -> str:
+    """What tells a final model from others, to the last bit."""
+    return hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+
+
+class AfterRounds(Watcher):
+    """Does something after every round, with its record."""
+
+    def __init__(self, act: Callable[[Round], object]) -> None:
+        self._act = act
+
+    def round_done(self, record: Round) -> None:
+        self._act(record)
+
+
+def interrupted_after(number: int) -> AfterRounds:
+    """Ctrl-C when so many rounds are done."""
+
+    def interrupt(record: Round) -> None:
+        if record.number == number:
+            raise KeyboardInterrupt
+
+    return AfterRounds(interrupt)
+
+
+# What depends on the clock or the engine, in the record of a round.
+MEASURED = {"seconds", "device_reports"}
+
+
+def steady(run: Run) -> list[dict[str, Any]]:
+    """A run's records without what differs from run to run."""
+    return [record.model_dump(exclude=MEASURED) for record in run.rounds]

@@ -1,0 +1,3 @@
+from tests.cli.invoking import invoke
+
+__all__ = ["invoke"]
