@@ -49,6 +49,10 @@ class ValueRangeError(FedmefError):
     """A value is too large for the type that values have on the wire."""
 
 
+class NoAnswerError(FedmefError):
+    """A device gives no answer, for a reason that is no bug: it was late, or told to fail."""
+
+
 class RejectedError(FedmefError):
     """An update that must not touch the model; it is left out, and the others are used."""
 

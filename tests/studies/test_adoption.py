@@ -1,6 +1,7 @@
 """Where the runs of a study are, and which of another one it takes over."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,8 @@ ASKED = small(rounds=1)
 
 
 def finished(path: Path, experiment: Experiment = ASKED, fedmef: str | None = None) -> Run:
-    of_now = versions()
-    return write_run(path, experiment, [0.5], fedmef=fedmef or of_now["fedmef"], torch=of_now["torch"])
+    of_now: dict[str, Any] = {**versions(), **({"fedmef": fedmef} if fedmef else {})}
+    return write_run(path, experiment, [0.5], **of_now)
 
 
 def test_every_study_and_scale_has_a_place_of_its_own() -> None:

@@ -171,6 +171,13 @@ class Experiment(BaseModel):
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
         return None if folder is None else folder.expanduser().absolute()
 
+    @field_validator("noise_multiplier")
+    @classmethod
+    def _noise_is_none_or_some(cls, multiplier: float) -> float:
+        if 0 < multiplier < 0.01:
+            raise ValueError("must be 0, or at least 0.01: so little noise protects nobody")
+        return multiplier
+
     @field_validator("faults")
     @classmethod
     def _faults_can_be_read(cls, faults: str) -> str:

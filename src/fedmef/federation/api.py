@@ -137,7 +137,8 @@ def resume(
 def load(path: Path | str) -> "nn.Module":
     """A finished run's model as a PyTorch module, ready to predict, from its directory alone.
 
-    It takes images of uint8 [n, channels, height, width]; floating-point ones count as normalised already.
+    It takes images of uint8 [n, channels, height, width]; floating-point ones count as normalised already. A
+    network that cannot be described as data is your own module, and takes normalised images only.
     """
     directory = Run.open(Path(path))
     model = directory.model()

@@ -67,7 +67,7 @@ def federate(
 def versions() -> dict[str, str]:
     """Of what decides a run's bits."""
     found = {}
-    for package in ("fedmef", "torch"):
+    for package in ("fedmef", "numpy", "torch"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

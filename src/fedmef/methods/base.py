@@ -12,6 +12,7 @@ A method overrides what it does differently from FedAvg, and nothing else. It ha
 know is in the job, and what the server must know is in the model, the updates and the rules.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -140,9 +141,12 @@ def adjustment_schedule(experiment: "Experiment") -> AdjustmentSchedule:
 
 
 def adjustable_layers(network: Network) -> dict[str, Layer]:
-    """The sparse layers whose masks may change: what is frozen stays as it is."""
+    """The sparse layers whose masks may change: what is frozen, or used more than once, stays as it is."""
+    uses = Counter(operation.module for operation in network.operations if isinstance(operation, Layer))
     return {
-        name: layer for name, layer in network.sparse_layers.items() if f"{name}.values" not in network.frozen
+        name: layer
+        for name, layer in network.sparse_layers.items()
+        if f"{name}.values" not in network.frozen and uses[name] == 1
     }
 
 

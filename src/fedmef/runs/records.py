@@ -35,14 +35,14 @@ class Record(BaseModel):
         return cls(**{name: extra["of"](source) for name, extra in extras.items() if extra})
 
 
-def of_round(take: "Callable[[Happened], Value]") -> Value:
-    """A field that is taken from what happened in a round."""
-    return cast(Value, Field(json_schema_extra={"of": cast(Any, take)}))
+def of_round(take: "Callable[[Happened], Value]", missing: Any = ...) -> Value:
+    """A field that is taken from what happened in a round; `missing` is for runs from before it was there."""
+    return cast(Value, Field(default=missing, json_schema_extra={"of": cast(Any, take)}))
 
 
-def of_run(take: "Callable[[Finished], Value]") -> Value:
-    """A field that is taken from a whole run."""
-    return cast(Value, Field(json_schema_extra={"of": cast(Any, take)}))
+def of_run(take: "Callable[[Finished], Value]", missing: Any = ...) -> Value:
+    """A field that is taken from a run at its end."""
+    return cast(Value, Field(default=missing, json_schema_extra={"of": cast(Any, take)}))
 
 
 class DeviceReport(Record):
@@ -162,6 +162,7 @@ class Summary(Record):
     )
     fedmef: str = of_run(lambda run: run.versions["fedmef"])
     torch: str = of_run(lambda run: run.versions["torch"])
+    numpy: str = of_run(lambda run: run.versions["numpy"], missing="unknown")
 
 
 def finite(value: float | None) -> float | None:

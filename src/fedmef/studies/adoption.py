@@ -58,7 +58,7 @@ def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scal
             there = read_finished(directory)
         except UserError:
             continue  # it is another study's, and not needed
-        if {"fedmef": there.summary.fedmef, "torch": there.summary.torch} != versions():
+        if there.summary.model_dump(include=set(versions())) != versions():
             continue
         for name, experiment in missing.items():
             if not (out / name).exists() and not changed_fields(there.experiment, experiment, MACHINE_FIELDS):

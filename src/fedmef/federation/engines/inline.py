@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from fedmef.device.measured import measured
+from fedmef.errors import NoAnswerError
 from fedmef.federation.engines.base import Lost
-from fedmef.federation.simulated.faults import InjectedFault
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.runs.records import DeviceReport
 
@@ -31,8 +31,8 @@ class InlineEngine:
         try:
             with measured() as costs:
                 answer = self.fleet.train(device, message)
-        except InjectedFault as fault:
-            return Lost(str(fault))
+        except NoAnswerError as reason:
+            return Lost(str(reason))
         except Exception as error:  # whatever a device's code raises costs its own update only
             return Lost.by_raising(device, error)
         if deadline is not None and costs.seconds > deadline:

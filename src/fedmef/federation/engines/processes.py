@@ -24,11 +24,11 @@ from typing import Self
 from fedmef.data import Dataset
 from fedmef.device.measured import measured
 from fedmef.device.resident import give_back_freed_memory
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, NoAnswerError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.scratch import Scratch
-from fedmef.federation.simulated.faults import InjectedFault, Killed, TooLate
+from fedmef.federation.simulated.faults import Killed, TooLate
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.runs.records import DeviceReport
 from fedmef.runs.signals import SIGNALS
@@ -254,10 +254,10 @@ def _answer(fleet: Fleet, device: int, connection: Connection) -> bytes:
     except Killed:
         os.kill(os.getpid(), signal.SIGKILL)
         raise
-    except InjectedFault as fault:
-        if isinstance(fault, TooLate) and fleet.experiment.deadline is not None:
+    except NoAnswerError as reason:
+        if isinstance(reason, TooLate) and fleet.experiment.deadline is not None:
             connection.poll(None)  # hangs until the parent gives up, or ends
-        return _failed(Lost(str(fault)))
+        return _failed(Lost(str(reason)))
     except Exception as error:
         return _failed(Lost.by_raising(device, error))
 

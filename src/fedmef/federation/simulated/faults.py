@@ -1,9 +1,10 @@
 """What an injected fault does to a device: it drops out, is late, answers garbage or is killed; for tests."""
 
+from fedmef.errors import NoAnswerError
 from fedmef.experiment.randomness import generator_for
 
 
-class InjectedFault(Exception):  # noqa: N818  (it is a fault, and meant to be one)
+class InjectedFault(NoAnswerError):  # noqa: N818  (it is a fault, and meant to be one)
     """A device fails because it was told to."""
 
 

@@ -18,14 +18,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from fedmef.data import Dataset
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, NoAnswerError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
 from fedmef.federation.engines.scratch import Scratch
-from fedmef.federation.simulated.faults import TooLate
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.wire.store import Store
 
@@ -154,7 +153,7 @@ def _on_time(deadline: float | None) -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise TooLate(Lost.too_late(deadline).reason)
+        raise NoAnswerError(Lost.too_late(deadline).reason)
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, deadline)

@@ -9,9 +9,8 @@ from flwr.supercore import log
 from pydantic import ValidationError
 
 from fedmef.device.measured import measured
-from fedmef.errors import UserError
+from fedmef.errors import NoAnswerError, NotHeldError, UserError
 from fedmef.federation.engines.base import Lost
-from fedmef.federation.simulated.faults import InjectedFault
 from fedmef.runs.records import DeviceReport
 
 TRAIN, WHICH_DEVICE = "train.round", "query.device"
@@ -65,8 +64,10 @@ def train_reply(message: Message, device: int, train: Callable[[int, bytes], byt
     try:
         with measured() as costs:
             answer = train(device, content_of(message))
-    except InjectedFault as fault:
-        return _failure(Lost(str(fault)), message)
+    except NoAnswerError as reason:
+        return _failure(Lost(str(reason)), message)
+    except NotHeldError as error:  # an ordinary event: it will be sent everything
+        return _failure(Lost.by_raising(device, error), message)
     except Exception as error:  # whatever a device's code raises costs its own update only
         log(ERROR, "device %d failed", device, exc_info=error)
         return _failure(Lost.by_raising(device, error), message)
