@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
 
-from fedmef.data.whole_folder import whole_folder
+from fedmef.data.atomic_folder import atomic_folder
 from fedmef.errors import FedmefError, UserError
 
 
@@ -85,7 +85,7 @@ def _download(archive: Archive, packed: Path) -> None:
 def _unpack(packed: Path, folder: Path) -> None:
     """Unpack an archive whose md5 was right, so that it holds nothing but what was published."""
     print(f"unpacking {packed} to {folder}", file=sys.stderr)
-    with whole_folder(folder) as unfinished:
+    with atomic_folder(folder) as unfinished:
         try:
             if packed.suffix == ".zip":
                 with zipfile.ZipFile(packed) as zipped:

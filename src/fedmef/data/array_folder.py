@@ -1,4 +1,4 @@
-"""A folder of named arrays and a description, written whole or not at all, read memory-mapped."""
+"""A folder of named arrays and a description, written completely or not at all, read memory-mapped."""
 
 import os
 import tokenize
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmef.data.whole_folder import whole_folder
+from fedmef.data.atomic_folder import atomic_folder
 from fedmef.errors import UserError
 from fedmef.sparsity.arrays import Array
 
@@ -18,7 +18,7 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], description: str) ->
     """Write arrays and a description to a new folder."""
     if folder.exists():
         raise UserError(f"{folder} exists already: delete it, or write elsewhere")
-    with whole_folder(folder) as unfinished:
+    with atomic_folder(folder) as unfinished:
         for name, array in arrays.items():
             with (unfinished / f"{name}.npy").open("wb") as file:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)

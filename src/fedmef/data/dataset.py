@@ -84,7 +84,7 @@ class Dataset:
         return self.known_statistics or channel_statistics(self.train.images)
 
     def write(self, folder: Path) -> None:
-        """Write to a new folder, whole or not at all."""
+        """Write to a new folder, completely or not at all."""
         mean, std = self.statistics
         description = {"name": self.name, "classes": self.classes, "mean": mean, "std": std}
         arrays: dict[str, Array] = {

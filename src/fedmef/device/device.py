@@ -35,7 +35,7 @@ class Device:
     most_weights: int | None = MOST_WEIGHTS
 
     def train(self, message: bytes) -> bytes:
-        """A whole round."""
+        """One round."""
         model, job = decode_broadcast(message, self.store, self.most_weights)
         del message  # a device with little memory does not hold it while it trains
         self._check(model.network)

@@ -1,4 +1,4 @@
-"""Writing a report: the page and its figures, each file whole or not there."""
+"""Writing a report: the page and its figures, each file complete or absent."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -49,7 +49,7 @@ def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scal
     """Copy what another study next to `out` has finished already; returns how many runs that were.
 
     Studies overlap: FedMef at 90 % stands in most of them. Only runs of these versions of fedmef and PyTorch
-    count, whole ones with their model; others are left to be run.
+    count, complete ones with their model; others are left to be run.
     """
     missing = {name: experiment for name, experiment in experiments.items() if not (out / name).exists()}
     adopted = 0
@@ -94,7 +94,7 @@ def _finished_beside(out: Path, scale: Scale) -> list[Path]:
 
 
 def _copy_run(directory: Path, to: Path) -> None:
-    """Whole or not at all: a copy that is cut short lies where nothing looks."""
+    """Completely or not at all: a copy that is cut short lies where nothing looks."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent.parent, prefix=".adopting-") as folder:
         copy = Path(folder) / to.name

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and files that are not larger than they should be."""
+"""Files that are either complete or absent, and files that are not larger than they should be."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PIECE_BYTES = 2**20
 def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) -> None:
     """Write under a temporary name, flush to the disk, rename: a reader never sees a part.
 
-    With `keep`, what `path` was before is there afterwards; at every moment one of the two is whole.
+    With `keep`, what `path` was before is there afterwards; at every moment one of the two is complete.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -11,7 +11,7 @@ from fedmef.errors import UserError
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A new folder to fill, renamed to `folder` at the end, or gone if filling it fails.
 
     Should another process make the same one meanwhile, the first to end wins and the other's is dropped.
