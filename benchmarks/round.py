@@ -19,7 +19,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 from fedmef.data import Dataset
 from fedmef.device import device
-from fedmef.device import training as local_training
-from fedmef.device.batches import batches
+from fedmef.device.batches import epoch
+from fedmef.device.training import LocalTraining
 from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment
 from fedmef.federation import evaluation, server
@@ -67,7 +67,7 @@ PARTS = {
     "ReLU": of(relu._Clamp, "forward", "backward") + of(F, "relu"),
     "rest of backward": of(torch.Tensor, "backward"),
     "optimiser": of(TorchBackend, "_descend"),
-    "data loading": of(local_training, "batches") + of(TorchBackend, "normalized"),
+    "data loading": of(LocalTraining, "_batch") + of(TorchBackend, "normalized"),
     "state in and out": of(TorchBackend, "load", "state"),
     "messages": of(server, "encode_broadcast")
     + of(device, "decode_broadcast", "encode_update")
@@ -91,15 +91,9 @@ class Timers:
 
     def _wrapped(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            if function is batches:
-                return self._each(part, function(*arguments, **options))
             return self._timed(part, function, *arguments, **options)
 
         return wrapper
-
-    def _each(self, part: str, items: Iterator[Any]) -> Iterator[Any]:
-        while (item := self._timed(part, next, items, None)) is not None:
-            yield item
 
     def _timed(self, part: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if self._evaluates:
@@ -157,9 +151,9 @@ def bare_loop(prepared: Prepared) -> Callable[[], None]:
     def training_batches(number: int) -> list[tuple[Tensor, Tensor]]:
         generator, train = generator_for(experiment.seed, "batches", 1, number), data.train
         return [
-            loaded(*batch)
+            loaded(train.images[chosen], train.labels[chosen])
             for _ in range(experiment.local_epochs)
-            for batch in batches(train.images, train.labels, shares[number], experiment.batch_size, generator)
+            for chosen in epoch(shares[number], experiment.batch_size, experiment.left_over, generator)
         ]
 
     training = [training_batches(number) for number in choose_devices(experiment, 1)]
@@ -167,7 +161,7 @@ def bare_loop(prepared: Prepared) -> Callable[[], None]:
     parts = np.split(np.arange(len(test)), range(size, len(test), size))
     testing = [backend.normalized(test.images[part]) for part in parts]
 
-    optimizer = torch.optim.SGD(module.parameters(), lr=experiment.learning_rate)
+    optimizer = torch.optim.SGD(module.parameters(), lr=experiment.learning_rate or 0.1)
     optimizer.zero_grad()  # PyTorch imports a part of itself at the first one
 
     def run() -> None:

@@ -1,7 +1,7 @@
 """The paper's costs next to our estimates: its formulas, under every reading that it leaves open.
 
 Table after table, each with its readings and what they come to. The paper's numbers stand in
-`fedmef.studies.paper.table1` and `dense_comparison`; docs/costs.md discusses what does not agree.
+`fedmef.studies.paper.table1` and `dense_comparison`; docs/notes/paper-costs.md discusses what does not agree.
 
     python scripts/paper_costs.py [--json]
 """

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedmef.data import Dataset
 from fedmef.device.backend import backend_for
-from fedmef.device.batches import batches
+from fedmef.device.batches import epoch
 from fedmef.errors import FedmefError
 from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment, make_experiment
@@ -62,10 +62,10 @@ def train(experiment: Experiment, dataset: Dataset, steps: int) -> float:
     generator = generator_for(experiment.seed, "batches")
     step = 0
     while step < steps:
-        epoch = batches(train.images, train.labels, everything, experiment.batch_size, generator)
-        for images, labels in epoch:
+        for chosen in epoch(everything, experiment.batch_size, experiment.left_over, generator):
             if step == steps:
                 break
+            images, labels = train.images[chosen], train.labels[chosen]
             backend.step(images, labels, experiment.learning_rate * FINAL_RATE ** (step / steps))
             step += 1
     return evaluate(backend, backend.state(), dataset.test).accuracy

@@ -35,6 +35,7 @@ QUICK = [
 def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """`invoke("run", "--rounds", "1")`."""
 
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(gc, "freeze", lambda: None)  # it is for a process that ends
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # set by main, and put back
 

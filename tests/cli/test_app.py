@@ -108,6 +108,14 @@ def test_whatever_else_is_raised_is_one_line_and_exit_code_one(
     assert invoke("data", "digits") == (1, "", expected)
 
 
+def test_control_c_is_one_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedmef.cli.data.load_dataset", interrupted)
+    assert invoke("data", "digits") == (130, "", "fedmef: stopped\n")
+
+
 def test_a_warning_is_one_line_without_a_place(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(*_: object, **__: object) -> None:
         warnings.warn("the disk is warm", UserWarning, stacklevel=2)

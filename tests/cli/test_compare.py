@@ -15,10 +15,12 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(tmp_path: Pa
     arguments += ["--rounds", "2", "--out", str(out)]
     code, printed, progress = invoke(*arguments)
     assert (code, progress) == (0, f"10 runs, 20 rounds to do, in {out}\n")
-    heading, *rows, where, report = printed.splitlines()
+    heading, *lines, where, report = printed.splitlines()
+    rows, notes = lines[:5], lines[5:]
     assert heading.split()[:2] == ["method", "sparsity"]
     assert [row.split()[0] for row in rows] == methods
     assert all("±" in row and len(row) <= 80 for row in rows)
+    assert all("learned nothing" in note for note in notes)  # in two rounds
     assert where == f"10 runs in {out}"
     assert report == f"report: {out / 'report' / 'report.html'}"
     page = (out / "report" / "report.html").read_text()

@@ -48,8 +48,30 @@ def test_the_text_says_what_is_estimated_and_of_what(invoke: Invoke) -> None:
     assert "estim." in printed
     assert "meas." not in printed
     assert "images 3x16x16, 4 classes" in printed
-    assert "over 7 images" in printed
+    assert "over 7 images. MB" in printed
     assert all(name in printed for name in METHODS)
+
+
+def test_images_that_nobody_gave_are_called_assumed(invoke: Invoke) -> None:
+    arguments = [*QUICK, "--no-measure", "--method", "fedmef"]
+    assert "over 500 images (assumed; --samples" in invoke(*arguments, "--image-shape", "3x16x16").printed
+    assert "assumed" not in invoke(*arguments).printed
+
+
+def test_one_of_each_is_not_called_many(invoke: Invoke) -> None:
+    arguments = ["--image-shape", "3x16x16", "--classes", "1", "--samples", "1", "--local-epochs", "1"]
+    printed = invoke(*QUICK, "--no-measure", "--method", "fedmef", *arguments).printed
+    assert "1 class, batch 4, 1 epoch over 1 image." in printed
+
+
+def test_the_notes_are_as_wide_as_columns_says(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    printed = invoke(*QUICK, "--no-measure", "--method", "fedmef").printed
+    assert max(map(len, printed.splitlines())) <= 50
+
+
+def test_the_help_does_not_show_the_argument_that_is_refused(invoke: Invoke) -> None:
+    assert invoke("cost", "--help").printed.splitlines()[0] == "Usage: fedmef cost [OPTIONS]"
 
 
 @pytest.mark.parametrize("columns", [80, 60])
@@ -100,6 +122,7 @@ def test_a_shape_has_ten_classes_unless_said(invoke: Invoke) -> None:
             ["small_cnn", "cannot take images of shape [3, 1, 1]"],
         ),
         (["--json", "--csv"], ["--json and --csv"]),
+        (["--csv", "out.csv"], ["out.csv", "fedmef cost --csv > out.csv"]),
         (["--model", "resnet19"], ["resnet19", "resnet18"]),
         (["--batch-size", "0"], ["batch_size", "0"]),
         (["--dataset", "cifar11"], ["cifar11", "cifar10"]),

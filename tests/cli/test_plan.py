@@ -21,14 +21,18 @@ def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     code, printed, _ = invoke(*arguments)
     assert code == 0
     *_, about, command = printed.splitlines()
-    assert "on digits (--dataset takes another)" in about
+    assert about == "Planned for 3x32x32 images. To run it, name data of this shape:"
     assert command == (
-        "fedmef run --batch-size 16 --device-memory 10MB "
+        "fedmef run --dataset YOURS --batch-size 16 --device-memory 10MB "
         "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32"
     )
     (best,) = [line for line in printed.splitlines() if line.startswith(">")]
     assert best.split()[1:] == ["0.5", "0.5", "fp32", "16", "8.0", "MB", "fits"]
     assert any(line.endswith("too much") for line in printed.splitlines())
+
+    _, printed, _ = invoke(*arguments, "--dataset", "cifar10")
+    *_, about, command = printed.splitlines()
+    assert (about, "--dataset cifar10" in command) == ("To run it:", True)
 
     code, printed, _ = invoke(*arguments, "--json", "--sparsity", "0.9")
     ranked = json.loads(printed)["ranked"]

@@ -67,7 +67,7 @@ def test_the_line_names_what_is_unusual(tmp_path: Path) -> None:
         progress.run_begins(half_done(tmp_path / "run", done=1, rounds=2))
         progress.round_done(unusual)
     status = screen(console).splitlines()[-2]
-    for part in ("loss is not finite", "ε 1.50", "1 updates lost", "adjusted 1,234 weights"):
+    for part in ("loss is not finite", "ε 1.50", "1 update lost", "adjusted 1,234 weights"):
         assert part in status
 
 

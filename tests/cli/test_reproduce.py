@@ -41,6 +41,11 @@ def test_the_list_names_every_study(invoke: Invoke, monkeypatch: pytest.MonkeyPa
     code, printed, _ = invoke("reproduce", "--list")
     assert code == 0
     assert [line.split()[0] for line in printed.splitlines()] == list(STUDIES)
+    monkeypatch.setenv("COLUMNS", "50")
+    narrow = invoke("reproduce", "--list").printed
+    assert max(map(len, narrow.splitlines())) <= 50
+    assert [line.split()[0] for line in narrow.splitlines() if line[0] != " "] == list(STUDIES)
+    assert list(json.loads(invoke("reproduce", "--list", "--json").printed)) == list(STUDIES)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(tmp_path: Path,
     for file in ADOPTED_FILES:
         (damaged / file).write_text("old_knob = 1")
     _, told = reproduce("post_pruning_drop", "fedmef", "fedmef_no_bae")
-    assert "2 runs in runs are the same" in told
+    assert "2 runs taken over from runs" in told
     assert "2 runs, 2 of them finished before" in told
     runs = tmp_path / "runs"
     models = [
@@ -112,21 +117,26 @@ def test_only_some_rows_and_runs_of_another_study_are_taken_over(tmp_path: Path,
     ]
     assert models[0] == models[1]
     _, told = reproduce("post_pruning_drop", "fedtiny")
-    assert "the same" not in told
+    assert "taken over" not in told
 
 
-def test_the_finished_table_trains_nothing_and_looks_next_to_it(tmp_path: Path, invoke: Invoke) -> None:
+def test_the_finished_table_trains_nothing_and_looks_next_to_it(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def reproduce(*words: str) -> Ended:
         return invoke("reproduce", *words, "--scale", "smoke")
 
     code, _, errors = reproduce("ablation", "--finished")
     assert (code, "none of ablation's runs is finished" in errors) == (2, True)
-    assert reproduce("ablation", "--only", "fedmef")[0] == 0
+    monkeypatch.setenv("COLUMNS", "60")
+    code, printed, told = reproduce("ablation", "--only", "fedmef")
+    assert (code, "scale: 1 run, " in told) == (0, True)
+    assert max(map(len, printed.splitlines())) <= 60  # the caption too
     run = tmp_path / "runs" / "reproduce-ablation-smoke" / "fedmef-sparsity0.9-seed0"
     (run / "model.safetensors").unlink()  # as in results/
     files = sorted(tmp_path.rglob("*"))
     code, printed, told = reproduce("post_pruning_drop", "--finished", "--json")
-    assert (code, told) == (0, "post_pruning_drop at smoke scale: 1 of 3 runs are finished\n")
+    assert (code, told) == (0, "post_pruning_drop at smoke scale: 1 of 3 runs finished\n")
     drops = {
         row["method"]: row["drop (ours)"] for row in json.loads(printed)["rows"] if row["round"] == "all"
     }

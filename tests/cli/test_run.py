@@ -104,6 +104,18 @@ def test_control_c_says_how_to_resume_and_leaves_no_process(tmp_path: Path) -> N
     assert group_ends(process.pid)
 
 
+def test_control_c_before_the_first_round_says_that_nothing_was_written(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "prepare", interrupted)
+    ended = invoke("run", *QUICK, "--out", str(tmp_path / "run"))
+    assert ended == (130, "", "fedmef: stopped before the first round; nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def group_ends(group: int) -> bool:
     """Whether every process of a group ends within some seconds; Python's own resource tracker takes one."""
     for _ in range(100):

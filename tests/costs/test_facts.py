@@ -112,13 +112,13 @@ def test_counts_of_a_users_odd_network_agree_with_pytorchs_own() -> None:
 
 def test_a_sparse_layer_counts_its_active_weights_and_what_it_would_take_dense() -> None:
     plain = nn.Sequential(
-        nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 10, 1), nn.ReLU(), nn.Flatten(), nn.Linear(40, 1)
+        nn.Conv2d(1, 8, 1), nn.ReLU(), nn.Conv2d(8, 10, 1), nn.ReLU(), nn.Flatten(), nn.Linear(40, 1)
     )
     module = sparsify(plain, sparsity=0.5, activation_sparsity=0.5)
     network = exported(module, (1, 2, 2))
     model = Model(network, module_state(module, network))
-    # 4 pixels: 2 weights, then 20 of which 10 are active, then a classifier of 40.
-    assert multiply_adds(model) == MultiplyAdds(4 * 2 + 4 * 20 + 40, 4 * 2 + 4 * 10 + 40)
+    # 4 pixels: 8 weights, then 80 of which 40 are active, then a classifier of 40.
+    assert multiply_adds(model) == MultiplyAdds(4 * 8 + 4 * 80 + 40, 4 * 8 + 4 * 40 + 40)
 
 
 def test_a_dense_model_takes_the_same_either_way() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from fedmef.costs.units import byte_unit, human_bytes, human_count, human_time, in_unit
+from fedmef.costs.units import byte_unit, counted, human_bytes, human_count, human_time, in_unit
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,13 @@ def test_a_time_has_the_unit_of_which_there_are_at_least_two(seconds: float, sho
 )
 def test_a_count_is_whole_as_long_as_it_is_short(count: int, shown: str) -> None:
     assert human_count(count) == shown
+
+
+def test_one_is_singular_and_any_other_number_plural() -> None:
+    assert [counted(number, "run") for number in (0, 1, 2, 1234)] == [
+        "0 runs",
+        "1 run",
+        "2 runs",
+        "1,234 runs",
+    ]
+    assert [counted(number, "class", "classes") for number in (1, 10)] == ["1 class", "10 classes"]

@@ -86,6 +86,10 @@ def test_synthetic_images_take_their_options() -> None:
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown dataset 'cifar-10': did you mean 'cifar10'"):
         load_dataset("cifar-10")
+    with pytest.raises(
+        UserError, match=r"got its data from Python, give dataset=... to fedmef.resume, or name a"
+    ):
+        load_dataset("mine")
     assert sorted(DATASETS) == ["cifar10", "cinic10", "digits", "synthetic", "tiny_imagenet"]
 
 

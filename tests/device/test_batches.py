@@ -1,11 +1,16 @@
-"""A device's samples, shuffled and augmented a batch at a time."""
+"""A device's samples in the order of training, and augmented."""
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedmef.data import Dataset, SyntheticImages
-from fedmef.device.batches import augment, batches
-from fedmef.sparsity.arrays import Array, Bytes, Integers
+from fedmef.device.batches import augment, batch_sizes, epoch
+from fedmef.sparsity.arrays import Array
+from fedmef.wire.job import LeftOver
+
+left_overs = st.sampled_from(["even", "drop", "keep"])
 
 
 def generator(seed: int = 0) -> np.random.Generator:
@@ -17,72 +22,96 @@ def small() -> Dataset:
     return SyntheticImages(shape=(2, 6, 5), classes=3, train=30, test=9).make()
 
 
-def drawn(
-    data: Dataset, indices: Integers, batch_size: int, seed: int = 0, augmented: bool = False
-) -> list[tuple[Bytes, Integers]]:
-    train = data.train
-    return list(
-        batches(train.images, train.labels, indices, batch_size, generator(seed), augmented=augmented)
-    )
+@pytest.mark.parametrize(
+    ("samples", "left_over", "sizes"),
+    [
+        (10, "even", [4, 3, 3]),
+        (10, "drop", [4, 4]),
+        (10, "keep", [4, 4, 2]),
+        (9, "even", [3, 3, 3]),
+        (9, "drop", [4, 4]),
+        (9, "keep", [4, 4, 1]),
+        (5, "even", [3, 2]),
+        (5, "drop", [4]),
+        (8, "even", [4, 4]),
+        (8, "drop", [4, 4]),
+        (8, "keep", [4, 4]),
+        (3, "even", [3]),
+        (3, "drop", [3]),  # or nothing would be trained
+        (3, "keep", [3]),
+        (0, "even", []),
+        (0, "drop", []),
+        (0, "keep", []),
+    ],
+)
+def test_batches_of_four_by_hand(samples: int, left_over: LeftOver, sizes: list[int]) -> None:
+    assert batch_sizes(samples, 4, left_over) == sizes
 
 
-def test_the_last_batch_may_be_smaller(small: Dataset) -> None:
-    assert [len(labels) for _, labels in drawn(small, np.array([5, 1, 7]), 2)] == [2, 1]
-    assert [len(labels) for _, labels in drawn(small, np.arange(8), 4)] == [4, 4]
-    assert [len(labels) for _, labels in drawn(small, np.arange(3), 32)] == [3]
+@given(samples=st.integers(0, 300), batch_size=st.integers(1, 40), left_over=left_overs)
+@settings(deadline=None)
+def test_no_batch_is_too_large_or_empty_and_only_drop_leaves_samples_out(
+    samples: int, batch_size: int, left_over: LeftOver
+) -> None:
+    sizes = batch_sizes(samples, batch_size, left_over)
+    assert all(1 <= size <= batch_size for size in sizes)
+    assert bool(sizes) == bool(samples)
+    if left_over == "drop":
+        assert samples - sum(sizes) < batch_size
+    else:
+        assert sum(sizes) == samples
 
 
-def test_batches_are_what_the_data_are(small: Dataset) -> None:
-    images, labels = drawn(small, np.arange(30), 8)[0]
-    assert images.dtype == np.uint8
-    assert images.shape == (8, 2, 6, 5)
-    assert labels.dtype == np.int64
+@given(samples=st.integers(1, 300), batch_size=st.integers(1, 40))
+@settings(deadline=None)
+def test_even_batches_differ_by_one_and_are_as_many_as_with_keep(samples: int, batch_size: int) -> None:
+    sizes = batch_sizes(samples, batch_size, "even")
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == len(batch_sizes(samples, batch_size, "keep"))
 
 
-def test_shuffling_keeps_every_sample_with_its_label(small: Dataset) -> None:
-    indices = np.arange(3, 30)
-    shuffled = drawn(small, indices, 4)
-    samples = [
-        (image.tobytes(), int(label))
-        for images, labels in shuffled
-        for image, label in zip(images, labels, strict=True)
-    ]
-    expected = [(small.train.images[index].tobytes(), int(small.train.labels[index])) for index in indices]
-    assert sorted(samples) == sorted(expected)
-    assert samples != expected
+@given(samples=st.integers(0, 60), batch_size=st.integers(1, 9), left_over=left_overs)
+@settings(deadline=None)
+def test_an_epoch_has_every_sample_at_most_once_in_batches_of_these_sizes(
+    samples: int, batch_size: int, left_over: LeftOver
+) -> None:
+    own = np.arange(samples) * 3 + 7
+    batches = epoch(own, batch_size, left_over, generator())
+    assert [len(batch) for batch in batches] == batch_sizes(samples, batch_size, left_over)
+    drawn = [int(index) for batch in batches for index in batch]
+    assert len(set(drawn)) == len(drawn)
+    assert set(drawn) <= set(own.tolist())
 
 
-def test_the_same_generator_draws_the_same_batches(small: Dataset) -> None:
-    def draw(seed: int) -> Array:
-        return np.concatenate([images for images, _ in drawn(small, np.arange(30), 8, seed, augmented=True)])
+def test_an_epoch_is_shuffled_and_leaves_the_indices_alone() -> None:
+    own = np.arange(3, 30)
+    order = np.concatenate(epoch(own, 4, "even", generator()))
+    assert order.tolist() != own.tolist()
+    assert sorted(order.tolist()) == own.tolist() == list(range(3, 30))
 
-    assert np.array_equal(draw(1), draw(1))
-    assert not np.array_equal(draw(1), draw(2))
+
+def test_the_same_generator_draws_the_same_epoch() -> None:
+    def draw(seed: int) -> list[list[int]]:
+        return [batch.tolist() for batch in epoch(np.arange(30), 8, "keep", generator(seed))]
+
+    assert draw(1) == draw(1)
+    assert draw(1) != draw(2)
 
 
-def test_two_epochs_of_one_generator_differ(small: Dataset) -> None:
+def test_two_epochs_of_one_generator_differ() -> None:
     once = generator()
-    first, second = (
-        np.concatenate([labels for _, labels in batches(*arrays(small), np.arange(30), 8, once)])
-        for _ in range(2)
-    )
+    first, second = (np.concatenate(epoch(np.arange(30), 8, "keep", once)) for _ in range(2))
     assert not np.array_equal(first, second)
     assert np.array_equal(np.sort(first), np.sort(second))
 
 
-def arrays(data: Dataset) -> tuple[Bytes, Integers]:
-    return data.train.images, data.train.labels
-
-
-def test_no_samples_give_no_batches(small: Dataset) -> None:
-    assert drawn(small, np.empty(0, dtype=np.int64), 4) == []
-
-
-def test_a_batch_is_a_copy_of_the_data(small: Dataset) -> None:
-    before = small.train.images.copy()
-    for images, labels in drawn(small, np.arange(30), 4):
-        images[:], labels[:] = 0, 0
-    assert np.array_equal(small.train.images, before)
+def test_each_epoch_drops_other_samples() -> None:
+    """So none is left out for good."""
+    once = generator()
+    seen = {
+        int(index) for _ in range(20) for batch in epoch(np.arange(7), 4, "drop", once) for index in batch
+    }
+    assert seen == set(range(7))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])

@@ -208,6 +208,26 @@ def test_a_network_larger_than_the_device_takes_is_refused() -> None:
         Device(0, samples(), unopened, most_weights=weights - 1).train(message)
 
 
+def test_a_step_of_more_values_than_the_device_takes_is_refused() -> None:
+    # An image of 64 pixels; five results of 8x64 values; 8 pooled, 8 flattened; 10 logits.
+    values = 64 + 5 * 8 * 64 + 8 + 8 + 10
+    message = encode_broadcast(model(), JOB)
+    Device(0, samples(), open_backend, most_values=16 * values).train(message)
+    with pytest.raises(MessageError, match=f"a step computes {16 * values:,} values: device 0 takes at most"):
+        Device(0, samples(), unopened, most_values=16 * values - 1).train(message)
+
+
+def test_no_batch_is_larger_than_what_the_device_has() -> None:
+    values = 64 + 5 * 8 * 64 + 8 + 8 + 10
+    large = encode_broadcast(model(), replace(JOB, batch_size=2**40))
+    Device(0, samples(3), open_backend, most_values=3 * values).train(large)
+
+
+def test_a_device_without_limits_takes_any_network() -> None:
+    device = Device(0, samples(), open_backend, most_weights=None, most_values=None)
+    assert trained(device).samples == 48
+
+
 def test_a_network_with_too_few_classes_is_refused() -> None:
     few = random_model(normalized_network(classes=9))
     with pytest.raises(MessageError, match="device 5 has labels beyond the 9 classes"):
@@ -216,7 +236,7 @@ def test_a_network_with_too_few_classes_is_refused() -> None:
 
 @pytest.mark.parametrize("method", ["nothing", "os:system", "tests.device.test_device:Method", ""])
 def test_a_server_cannot_make_a_device_import_anything(method: str) -> None:
-    with pytest.raises(UserError, match=f"unknown method '{method}'"):
+    with pytest.raises(MessageError, match=f"unknown method '{method}'"):
         Device(5, samples(), unopened).train(encode_broadcast(model(), replace(JOB, method=method)))
 
 

@@ -9,7 +9,7 @@ from fedmef.device.backend import Backend, Step
 from fedmef.device.training import LocalTraining, Samples
 from fedmef.methods.extrusion import Pull
 from fedmef.sparsity.arrays import Array
-from fedmef.wire.job import Job
+from fedmef.wire.job import Job, LeftOver
 from tests.device.recording import RecordingBackend
 from tests.sparsity.networks import normalized_network, random_model, same_state
 
@@ -43,10 +43,22 @@ def test_steps_are_rounded_up() -> None:
 def test_an_epoch_is_every_own_sample_once_and_no_other() -> None:
     training, backend = local()
     training.fit(1)
-    assert [len(labels) for _, labels, _, _ in backend.steps] == [4, 4, 2]
+    assert [len(labels) for _, labels, _, _ in backend.steps] == [4, 3, 3]
     assert sorted(labels_of(backend)) == OWN.tolist()
     for images, labels, _, _ in backend.steps:
         assert (images[:, 0, 0, 0] == labels).all()
+
+
+def test_the_job_says_what_becomes_of_samples_beyond_full_batches() -> None:
+    def sizes(left_over: LeftOver) -> list[int]:
+        training, backend = local(replace(JOB, left_over=left_over))
+        training.fit(2)
+        assert training.steps(2) == len(backend.steps)
+        return [len(labels) for _, labels, _, _ in backend.steps]
+
+    assert sizes("even") == [4, 3, 3] * 2
+    assert sizes("drop") == [4, 4] * 2
+    assert sizes("keep") == [4, 4, 2] * 2
 
 
 def test_epochs_are_shuffled_anew() -> None:
@@ -94,19 +106,43 @@ def test_the_mean_loss_is_that_of_all_steps() -> None:
     assert training.mean_loss() == pytest.approx(3.5)
 
 
-def test_growth_scores_are_those_of_the_last_batch() -> None:
+def test_growth_scores_are_those_of_a_fresh_full_batch() -> None:
     training, backend = local()
     training.fit(1)
     training.growth_scores({"second": 7})
     ((images, labels, counts),) = backend.grown
-    assert np.array_equal(images, backend.steps[-1][0])
-    assert np.array_equal(labels, backend.steps[-1][1])
+    assert len(labels) == 4  # although the last batch of the epoch has three
+    assert set(labels.tolist()) <= set(OWN.tolist())
+    assert len(set(labels.tolist())) == 4
+    assert (images[:, 0, 0, 0] == labels).all()
     assert counts == {"second": 7}
 
 
-def test_growth_scores_need_a_batch() -> None:
-    with pytest.raises(AssertionError, match="fit"):
-        local()[0].growth_scores({"second": 7})
+def test_growth_scores_of_a_device_with_few_samples_are_those_of_all_of_them() -> None:
+    training, backend = local(replace(JOB, batch_size=99))
+    training.growth_scores({"second": 7})
+    ((_, labels, _),) = backend.grown
+    assert sorted(labels.tolist()) == OWN.tolist()
+
+
+def test_growth_scores_depend_on_seed_round_and_device_only() -> None:
+    def chosen(job: Job, device: int) -> list[int]:
+        training, backend = local(job, device)
+        training.fit(0.5)
+        training.growth_scores({"second": 7})
+        return [int(label) for label in backend.grown[0][1]]
+
+    assert chosen(JOB, 5) == chosen(replace(JOB, learning_rate=9.0, attempt=2), 5)
+    others = [(JOB, 6), (replace(JOB, round=4), 5), (replace(JOB, seed=8), 5)]
+    assert all(chosen(*other) != chosen(JOB, 5) for other in others)
+
+
+def test_growth_scores_in_an_epoch_change_nothing_of_what_is_left_of_it() -> None:
+    training, backend = local()
+    training.fit(0.5)
+    training.growth_scores({"second": 7})
+    training.fit(0.5)
+    assert sorted(labels_of(backend)) == OWN.tolist()
 
 
 def test_the_model_is_what_the_backend_holds() -> None:

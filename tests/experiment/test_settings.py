@@ -50,7 +50,12 @@ def test_an_unknown_setting_suggests_the_nearest() -> None:
 
 def test_the_learning_rate_decays_in_steps() -> None:
     experiment = Experiment(learning_rate=1, learning_rate_decay=0.5, decay_every=10)
-    assert [experiment.learning_rate_at(r) for r in (0, 9, 10, 29)] == [1, 1, 0.5, 0.25]
+    assert [experiment.job(r, 7.0).learning_rate for r in (0, 9, 10, 29)] == [1, 1, 0.5, 0.25]
+
+
+def test_an_experiment_without_a_learning_rate_has_its_methods() -> None:
+    job = Experiment(learning_rate_decay=0.5, decay_every=1).job(1, 0.8)
+    assert (job.initial_rate, job.learning_rate) == (0.8, 0.4)
 
 
 def test_adjustments_stop_at_sixty_percent_of_the_rounds_by_default() -> None:
@@ -97,13 +102,14 @@ def test_the_job_of_a_round_says_all_that_a_device_must_know() -> None:
         decay_every=10,
         local_epochs=3,
         batch_size=16,
+        left_over="drop",
         augment=True,
         extrusion=0.25,
         wire_scheme="rice",
         wire_dtype="bf16",
         remember_masks=False,
     )
-    assert experiment.job(12) == Job(
+    assert experiment.job(12, 9.0) == Job(
         method="fedtiny",
         round=12,
         seed=7,
@@ -111,6 +117,7 @@ def test_the_job_of_a_round_says_all_that_a_device_must_know() -> None:
         initial_rate=0.4,
         local_epochs=3,
         batch_size=16,
+        left_over="drop",
         augment=True,
         extrusion=0.25,
         wire_scheme="rice",
@@ -127,6 +134,7 @@ def test_a_job_forgets_no_setting_that_it_has_a_field_for() -> None:
         "learning_rate": 0.123,
         "local_epochs": 17,
         "batch_size": 13,
+        "left_over": "keep",
         "augment": True,
         "extrusion": 0.77,
         "wire_scheme": "coo",
@@ -135,7 +143,7 @@ def test_a_job_forgets_no_setting_that_it_has_a_field_for() -> None:
     }
     common = {field.name for field in fields(Job)} & Experiment.model_fields.keys()
     assert common == odd.keys()
-    job = make_experiment(odd).job(0)
+    job = make_experiment(odd).job(0, 9.0)
     assert {name: getattr(job, name) for name in odd} == odd
 
 

@@ -119,6 +119,31 @@ def test_a_run_that_has_no_round_yet_starts_with_the_network_that_its_code_gives
         (run.path / "summary.json").unlink()
 
 
+def test_a_run_is_recorded_with_the_name_of_the_data_that_it_got(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = dataclasses.replace(load_dataset("digits"), name="mine")
+    settings = {**SMALL, "rounds": 3}
+    whole = fedmef.run(Experiment(**settings), dataset=mine)
+    assert whole.path.name.endswith("-mine")
+    assert Run.open(whole.path).experiment == Experiment(**settings, dataset="mine")
+    with pytest.raises(UserError, match=r"unknown dataset 'mine': .* got its data from Python"):
+        evaluate_run(whole)
+
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**settings), "cut", dataset=mine, watchers=[interrupted_after(1)])
+    with pytest.raises(UserError, match=r"unknown dataset 'mine': .* give dataset=... to fedmef.resume"):
+        fedmef.resume("cut")
+    assert digest(fedmef.resume("cut", dataset=mine).path) == digest(whole.path)
+
+
+def test_data_of_the_users_own_function_keep_its_name(tmp_path: Path) -> None:
+    experiment = Experiment(**{**SMALL, "rounds": 1, "dataset": "mine:images"})
+    run = fedmef.run(experiment, tmp_path / "run", dataset=load_dataset("digits"))
+    assert Run.open(run.path).experiment.dataset == "mine:images"
+
+
 def test_a_run_is_not_resumed_with_data_of_another_shape(tmp_path: Path) -> None:
     cut = cut_run(tmp_path / "run", {**TINY, "rounds": 3}, rounds=1)
     with pytest.raises(UserError, match=r"images of shape \[1, 8, 8\] and 10 classes, but .* \[3, 8, 8\]"):
@@ -219,7 +244,7 @@ def test_every_knob_of_fedmef_trains(tmp_path: Path) -> None:
         distribution="erk",
         cache_dtype="bf16",
         affine=True,
-        grow_init="mean",
+        grow_init="step",
         augment=True,
         partition="iid",
         gamma=1.2,

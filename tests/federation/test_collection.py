@@ -197,7 +197,7 @@ def test_training_that_diverges_everywhere_is_no_fault_of_devices() -> None:
         weights = {name: np.full_like(a_state()[name], np.nan) for name in NETWORK.floats}
         return encode_update(Update(device, 10, 0.5, weights, Extras()), NETWORK)
 
-    with pytest.raises(FedmefError, match=r"round 3: .*diverged; lower learning_rate \(now 0\.5\)"):
+    with pytest.raises(FedmefError, match=r"round 3: .*diverged; lower learning_rate \(now 0\.3\)"):
         collected(diverged)
 
 

@@ -11,6 +11,7 @@ from fedmef.device.backend import Step
 from fedmef.methods.extrusion import BudgetAwareRate, Extrusion, Marked, mark_smallest
 from fedmef.nn.backend import TorchBackend
 from fedmef.sparsity.model import Model
+from fedmef.sparsity.operations import Normalization
 from tests.methods.small_models import integers, layer_model, two_layers
 
 
@@ -22,6 +23,14 @@ def test_the_smallest_active_weights_are_marked_and_never_pruned_ones() -> None:
     marked = mark_smallest(small_model(), {"0": 2})
     assert sorted(marked.places["0"].tolist()) == [1, 2]  # −0.1 and 0.2
     assert marked.norm == pytest.approx(math.sqrt(0.1**2 + 0.2**2))
+
+
+def test_the_two_largest_of_a_normalised_filter_are_not_marked() -> None:
+    """The server would not drop them."""
+    model = layer_model([0, 1, 4, 5, 6], [0.1, -0.1, 3.0, -2.0, -1.0], normalization=Normalization())
+    marked = mark_smallest(model, {"0": 3})
+    assert marked.places["0"].tolist() == [4]
+    assert marked.norm == 1.0
 
 
 def test_the_norm_is_that_of_all_layers_together() -> None:

@@ -54,6 +54,20 @@ def test_another_seed_gives_another_model_of_the_same_network(method: str) -> No
     assert bool(masks & different) == sparse
 
 
+def with_group_norm(classes: int, channels: int) -> nn.Module:
+    layers = nn.Conv2d(channels, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 8, 3)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes))
+
+
+def test_what_a_federation_cannot_skip_is_said_with_what_can_be_done() -> None:
+    with pytest.raises(UserError, match=r"model '.*': sparsify cannot convert '1' \(GroupNorm\)") as raised:
+        begun(small(model=f"{__name__}:with_group_norm", width=None))
+    assert str(raised.value).endswith(
+        "A federation cannot skip: write the network without that module, or call fedmef.sparsify in a "
+        "training loop of your own"
+    )
+
+
 def test_pytorchs_generator_stays_as_it_was() -> None:
     before = torch.get_rng_state()
     begun(small())

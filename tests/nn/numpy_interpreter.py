@@ -51,11 +51,23 @@ def _run(  # noqa: PLR0911
             return _adaptive_pool(first, operation.size)
         case ops.Add():
             return first + inputs[1]
+        case ops.LayerNorm():
+            return _layer_norm(first, operation.epsilon)
+        case ops.Scale():
+            return first * operation.factor
         case ops.Concatenate():
             return np.concatenate(inputs, axis=1)
         case ops.Flatten():
             return first.reshape(len(first), -1)
     raise NotImplementedError(operation.kind)
+
+
+def _layer_norm(values: Doubles, epsilon: float) -> Doubles:
+    own = tuple(range(1, values.ndim))
+    values = values / np.maximum(np.abs(values).max(own, keepdims=True), 1e-30)
+    centered = values - values.mean(own, keepdims=True)
+    result: Doubles = centered / np.sqrt(np.square(centered).mean(own, keepdims=True) + epsilon)
+    return result
 
 
 def weight_of(layer: ops.Layer, state: Mapping[str, Array]) -> Doubles:
@@ -79,13 +91,14 @@ def weight_of(layer: ops.Layer, state: Mapping[str, Array]) -> Doubles:
 
 
 def _normalized(weight: Doubles, active: NDArray[np.bool_], constants: ops.Normalization) -> Doubles:
-    """NSConv (Eq. 6-7): fewer than two weights are none, equal ones have the scale of the other filters."""
+    """NSConv (Eq. 6-7): fewer than two weights are none, nearly equal ones go over to the others' scale."""
     counts = active.sum(1)
     centered = (weight - (weight.sum(1) / np.maximum(counts, 1))[:, None]) * active
     energy = np.square(centered).sum(1)
     scale = 1 / np.sqrt(energy + constants.epsilon)
     varied = energy > constants.epsilon
-    scale[~varied] = scale[varied].mean() if varied.any() else 0.0
+    usual = scale[varied].mean() if varied.any() else 0.0
+    scale = usual + (scale - usual) * np.minimum(energy / constants.epsilon, 1)
     if constants.scaling == "paper":
         scale *= np.sqrt(counts / constants.input_channels)
     result: Doubles = centered * (constants.gamma * scale * (counts >= 2))[:, None]

@@ -176,13 +176,41 @@ def test_growth_is_that_of_growth_scores_and_trains_nothing(recipe: str) -> None
         np.testing.assert_array_equal(scores.positions, expected[name].positions)
         np.testing.assert_allclose(scores.gradients, expected[name].gradients, rtol=1e-5)
 
-    state = backend.state()
-    weights = [name for name, spec in model.network.arrays.items() if spec.role in ("weight", "mask")]
-    assert_equal({name: state[name] for name in weights}, {name: model.state[name] for name in weights})
+    assert_equal(backend.state(), model.state)  # BatchNorm's statistics included
     assert all(parameter.grad is None for parameter in backend.module.parameters())
     after = backend.growth(images, labels, counts)  # and nothing is left over for the next one
     for name in counts:
         np.testing.assert_array_equal(after[name].positions, found[name].positions)
+
+
+def test_growth_leaves_batchnorms_statistics_alone_and_a_step_does_not() -> None:
+    module = prepared("resnet18-cifar", "sparse")
+    model = exported(module)
+    roles = {name: spec.role for name, spec in model.network.arrays.items()}
+    noted = [name for name, role in roles.items() if role in ("statistic", "counter")]
+    backend, images, labels = opened(model), images_for(module), labels_for()
+    backend.growth(images, labels, dict.fromkeys(model.network.sparse_layers, 3))
+    after_growth = frozen_copy(backend.state())
+    backend.step(images, labels, 0.1)
+    after_step = backend.state()
+    assert noted
+    for name in noted:
+        assert after_growth[name].tobytes() == model.state[name].tobytes(), name
+        assert after_step[name].tobytes() != model.state[name].tobytes(), name
+
+
+def test_growth_looks_at_the_batchs_own_statistics() -> None:
+    """As training does: with other running ones its scores are the same."""
+    module = prepared("small_cnn-cifar", "sparse")
+    model = exported(module)
+    counts = dict.fromkeys(model.network.sparse_layers, 3)
+    found = opened(model).growth(images_for(module), labels_for(), counts)
+    for name, array in model.state.items():
+        if name.endswith("running_mean"):
+            model.state[name] = array + 5
+    other = opened(model).growth(images_for(module), labels_for(), counts)
+    for name in counts:
+        np.testing.assert_array_equal(other[name].gradients, found[name].gradients)
 
 
 def test_growth_of_a_layer_that_is_not_sparse_is_refused() -> None:

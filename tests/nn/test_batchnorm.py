@@ -1,12 +1,14 @@
 """BatchNorm survives a batch with one value per channel, and is PyTorch's otherwise."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedmef.nn import guard_batchnorm
+from fedmef.nn.batchnorm import frozen_statistics
 
 CASES = [
     (nn.BatchNorm2d(3), (4, 3, 5, 5), (1, 3, 1, 1)),
@@ -66,3 +68,36 @@ def test_without_running_statistics_such_a_batch_becomes_the_bias(training: bool
     nn.init.constant_(guarded.get_parameter("bias"), 0.5)
     output = guarded(torch.randn(1, 3, 1, 1))
     torch.testing.assert_close(output.flatten(), torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize("guard", [guard_batchnorm, lambda layer: layer], ids=["guarded", "plain"])
+@pytest.mark.parametrize(("plain", "shape", "lonely"), CASES)
+def test_with_frozen_statistics_a_batch_is_normalised_as_ever_and_nothing_is_noted(
+    plain: nn.Module, shape: tuple[int, ...], lonely: tuple[int, ...], guard: Callable[[nn.Module], nn.Module]
+) -> None:
+    layer = guard(copy.deepcopy(plain))
+    layer(torch.randn(shape) * 3 + 1)
+    before, images = copy.deepcopy(layer.state_dict()), torch.randn(shape)
+    with frozen_statistics(layer):
+        output, gradient, *after = trained(layer, images)
+    assert all(torch.equal(one, other) for one, other in zip(after, before.values(), strict=True))
+    expected = trained(layer, images)
+    assert torch.equal(output, expected[0])
+    assert torch.equal(gradient, expected[1])
+    assert any(not torch.equal(tensor, before[key]) for key, tensor in layer.state_dict().items())
+
+
+def test_one_value_per_channel_needs_the_running_statistics_when_they_are_frozen_too() -> None:
+    guarded = guard_batchnorm(nn.BatchNorm2d(3))
+    guarded(torch.randn(4, 3, 5, 5) * 3 + 1)
+    pixel = torch.randn(1, 3, 1, 1)
+    expected = guarded(pixel)
+    with frozen_statistics(guarded):
+        assert torch.equal(guarded(pixel), expected)
+
+
+def test_statistics_thaw_after_an_error_and_those_that_never_ran_stay() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))
+    with pytest.raises(RuntimeError, match="in the block"), frozen_statistics(model):
+        raise RuntimeError("in the block")
+    assert [layer.track_running_stats for layer in model] == [True, False]

@@ -1,6 +1,7 @@
 """From PyTorch code to data, and what cannot be described."""
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -251,14 +252,28 @@ class FrozenStatistics(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("build", [Noisy, FrozenStatistics])
+class StochasticDepth(nn.Module):
+    """Uses its convolution twice now and then, while it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.training and torch.rand(()) < 0.01:
+            images = self.conv(images)
+        logits: Tensor = self.fc(self.conv(images).mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("build", [Noisy, FrozenStatistics, StochasticDepth])
 def test_what_is_different_in_training_must_be_trained_by_its_own_code(
     build: Callable[[], nn.Module],
 ) -> None:
     model = build()
     network = export(model)
     assert network.opaque is not None
-    assert "does something else in training" in network.opaque.description
+    assert re.search("something else in training|leaves some modules", network.opaque.description)
     assert network.arrays.keys() == model.state_dict().keys()
     assert "conv" in network.layers  # the rest of it is described all the same
 
@@ -514,3 +529,46 @@ def test_a_rounding_that_a_deep_network_blows_up_is_no_bug() -> None:
         single, double = model(batch), model.double()(batch.double())
     assert (single - double).abs().max() > 1e-4 * double.abs().max()  # it does
     assert network.opaque is None
+
+
+class FrozenPart(nn.Module):
+    """A backbone that no gradient reaches, by code and not by `requires_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            features = self.conv(images).mean((2, 3))
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+class SharedWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.fc = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.Linear(3, 5)
+        self.two.weight = self.one.weight
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.two(self.one(images)).mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("build", "why"), [(FrozenPart, "trained in another way"), (SharedWeight, "share weights")]
+)
+def test_what_data_would_train_in_another_way_has_its_own_code(build: type[nn.Module], why: str) -> None:
+    network = export(build())
+    assert network.opaque is not None
+    assert why in network.opaque.description
+
+
+def test_looking_for_training_changes_no_module_and_draws_no_number() -> None:
+    model = StochasticDepth()
+    kinds, before = [type(module) for module in model.modules()], torch.random.get_rng_state()
+    digests = {export(model).digest for _ in range(3)}
+    assert len(digests) == 1
+    assert [type(module) for module in model.modules()] == kinds
+    assert torch.equal(torch.random.get_rng_state(), before)

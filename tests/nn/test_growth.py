@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmef.errors import FedmefError, UserError
-from fedmef.nn import ReLU, SparseConv2d, growth_scores, sparse_layers
+from fedmef.nn import ReLU, ReLU6, SparseConv2d, growth_scores, sparse_layers
 from fedmef.nn.layers import SparseLinear
 from tests.nn.reference import active_weights, dense_theta, plain_convolution, plain_weight
 
@@ -175,3 +175,31 @@ def test_scores_are_numpy_arrays_that_no_later_pass_changes() -> None:
         (3 * loss(model)).backward()  # type: ignore[no-untyped-call]
     np.testing.assert_array_equal(positions, before[0])
     np.testing.assert_array_equal(gradients, before[1])
+
+
+def before_relu(rectify: nn.Module) -> nn.Sequential:
+    """NSConv with a filter of no weight, one of one and two that live, directly before a ReLU."""
+    layer = SparseConv2d(1, 4, 2, normalize=True, bias=False, dtype=torch.float64)
+    layer.assign(torch.tensor([4, 8, 9, 12, 13]), torch.tensor([5.0, 1.0, 2.0, -3.0, 3.0]))
+    return nn.Sequential(layer, rectify, nn.Flatten(), nn.Linear(36, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rectify", [ReLU(), ReLU6()])
+def test_a_dead_filter_directly_before_a_relu_can_grow_back(rectify: nn.Module) -> None:
+    model, images = before_relu(rectify), torch.randn(3, 1, 4, 4, dtype=torch.float64)
+    assert not model[0](images)[:, :2].any()
+    with growth_scores(model, {"0": 16}) as scores:
+        model(images).square().sum().backward()
+    # Every pruned position has a score: four of the empty filter, three of the next, two of each other.
+    assert (scores["0"].positions // 4).tolist() == [0] * 4 + [1] * 3 + [2] * 2 + [3] * 2
+    assert scores["0"].gradients.all()
+
+
+def test_after_the_block_nothing_passes_at_zero() -> None:
+    model, images = before_relu(ReLU()), torch.randn(3, 1, 4, 4, dtype=torch.float64)
+    with growth_scores(model, {"0": 16}):
+        pass
+    outputs = model[0](images)
+    (upstream,) = torch.autograd.grad(model[1:](outputs).square().sum(), outputs)
+    assert not upstream[:, :2].any()
+    assert upstream[:, 2:].any()

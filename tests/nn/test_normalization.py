@@ -1,6 +1,7 @@
 """NSConv's normalisation, and Theorem 1: outputs have mean 0 and a variance that no density changes."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,3 +197,44 @@ def test_equal_weights_learn_at_the_pace_of_the_other_filters() -> None:
     torch.testing.assert_close(filters.scale[1], filters.scale[0])
     gradient = filters.backward(torch.tensor([0.0, 0.0, 1.0, -1.0]))
     torch.testing.assert_close(gradient[2:], torch.tensor([1.0, -1.0]) * filters.scale[0])
+
+
+def scales(energies: Tensor, **constants: Any) -> Tensor:
+    """The scale of a filter (−a, a) with each of these energies 2a², next to an ordinary one."""
+    ordinary = torch.tensor([3.0, 5.0], dtype=torch.float64)
+    found = []
+    for energy in energies.tolist():
+        distance = math.sqrt(energy / 2)
+        values = torch.cat([ordinary, torch.tensor([-distance, distance], dtype=torch.float64)])
+        filters = FilterNormalization(**constants).standardize(values, torch.tensor([2, 2]))
+        found.append(filters.scale[1])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("constants", [{}, {"gamma": 0.3}, {"scaling": "paper", "input_channels": 4}])
+def test_the_scale_does_not_jump_where_weights_become_equal(constants: dict[str, Any]) -> None:
+    """From 1e-8 to 1e-4: ε is 1e-6."""
+    found = scales(torch.logspace(-8, -4, 4001, dtype=torch.float64), **constants)
+    # Steps of a quarter of a percent in energy change it by about as much, and not by a factor.
+    assert (found.diff().abs() / found[:-1]).max() < 0.01
+
+
+def test_far_from_epsilon_the_scale_is_that_of_equal_weights_or_of_its_own_norm() -> None:
+    equal, small, at_epsilon, large = scales(torch.tensor([0.0, 1e-12, 1e-6, 1e-2], dtype=torch.float64))
+    usual = 1 / math.sqrt(2 + 1e-6)
+    assert equal.item() == pytest.approx(usual)
+    assert small.item() == pytest.approx(usual, rel=1e-2)
+    assert at_epsilon.item() == pytest.approx(1 / math.sqrt(2e-6))
+    assert large.item() == pytest.approx(1 / math.sqrt(1e-2 + 1e-6))
+
+
+def test_halfway_to_epsilon_the_scale_is_halfway_by_hand() -> None:
+    (scale,) = scales(torch.tensor([0.5e-6], dtype=torch.float64))
+    assert scale.item() == pytest.approx((1 / math.sqrt(2 + 1e-6) + 1 / math.sqrt(1.5e-6)) / 2)
+
+
+def test_a_layer_whose_filters_are_all_nearly_equal_is_harmless() -> None:
+    values = torch.tensor([1.0, 1.0 + 1e-7, 2.0, 2.0])
+    filters = FilterNormalization().standardize(values, torch.tensor([2, 2]))
+    assert filters.values.isfinite().all()
+    assert filters.backward(torch.randn(4)).isfinite().all()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedmef.nn import ReLU, ReLU6
+from fedmef.nn.relu import passing_at_zero
 from tests.nn.saved import saved_tensors
 
 EDGES = torch.tensor([-1.0, -0.0, 0.0, 1e-30, 5.999999, 6.0, 6.000001, 100.0])
@@ -74,3 +75,43 @@ def test_nothing_is_changed_in_place() -> None:
     ReLU()(values)
     ReLU6()(values)
     assert values.tolist() == [-1.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"), [(ReLU(), [0, 2, 2, 2, 2, 2, 2, 2]), (ReLU6(), [0, 2, 2, 2, 2, 0, 0, 0])]
+)
+def test_gradients_can_pass_at_zero(layer: nn.Module, expected: list[float]) -> None:
+    with passing_at_zero():
+        output, grad = gradient(layer, EDGES, torch.full((8,), 2.0))
+    assert torch.equal(output, layer(EDGES))
+    assert grad.tolist() == expected
+
+
+def test_what_is_below_zero_never_passes() -> None:
+    with passing_at_zero():
+        _, grad = gradient(ReLU(), torch.tensor([-1e-45, -1e-30, -5.0]), torch.ones(3))
+    assert not grad.any()
+
+
+def test_gradients_pass_at_zero_in_channels_last_too() -> None:
+    inputs = torch.tensor([[-1.0, 0.0, 2.0], [0.0, -3.0, 0.0]]).repeat(2, 2).view(2, 2, 3, 2)
+    for images in (inputs, inputs.to(memory_format=torch.channels_last)):
+        with passing_at_zero():
+            _, grad = gradient(ReLU(), images, torch.ones_like(images))
+        assert torch.equal(grad, (inputs >= 0).float())
+
+
+def test_the_forward_pass_decides_whether_gradients_pass_at_zero() -> None:
+    leaf = torch.zeros(1, requires_grad=True)
+    with passing_at_zero():
+        inside = ReLU()(leaf)
+    outside = ReLU()(leaf)
+    assert torch.autograd.grad(inside, leaf)[0].item() == 1
+    with passing_at_zero():
+        assert torch.autograd.grad(outside, leaf)[0].item() == 0
+
+
+def test_after_an_error_nothing_passes_at_zero() -> None:
+    with pytest.raises(RuntimeError, match="in the block"), passing_at_zero():
+        raise RuntimeError("in the block")
+    assert gradient(ReLU(), torch.zeros(1), torch.ones(1))[1].item() == 0

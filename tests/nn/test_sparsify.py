@@ -13,7 +13,7 @@ from fedmef import nn as fnn
 from fedmef.errors import UserError
 from fedmef.models import MODELS, build_model
 from fedmef.nn import SparseConv2d, SparseLinear, dense_by_default, sparse_layers, sparsify
-from fedmef.sparsity import active_count
+from fedmef.sparsity import layer_counts
 from tests.nn import networks
 from tests.nn.networks import NETWORKS, Wrapped
 from tests.nn.saved import saved_tensors
@@ -86,12 +86,13 @@ def test_first_depthwise_and_last_layers_stay_dense_and_the_others_do_not(
     dense = {names[0], *depthwise, names[-1]}
     sizes = {layer: plain.get_parameter(f"{layer}.weight").numel() for layer in names}
     assert set(dense_by_default(plain)) == dense
+    shapes = {layer: plain.get_parameter(f"{layer}.weight").shape for layer in names if layer not in dense}
+    counts = layer_counts(shapes, 0.8, least=2)
 
     found = sparse_layers(sparsify(plain, **options))
     for layer in names:
         if layer in found:
-            expected = sizes[layer] if layer in dense else active_count(sizes[layer], 0.8)
-            assert found[layer].active_count == expected, layer
+            assert found[layer].active_count == (sizes[layer] if layer in dense else counts[layer]), layer
         else:
             assert layer in dense
     assert names[-1] not in found
@@ -429,11 +430,12 @@ def test_a_sparse_classifier_is_not_normalised() -> None:
     assert all(layer.geometry.normalization is not None for layer in hidden)
 
 
-def test_a_layer_that_normalisation_would_kill_is_refused() -> None:
+def test_normalising_never_kills_a_filter() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 2))
-    with pytest.raises(UserError, match=r"sparsity = 0\.998: leaves no filter of '2' two weights"):
-        sparsify(model, sparsity=0.998, normalize=True)
-    sparsify(model, sparsity=0.998)
+    sparsify(model, sparsity=0.998, normalize=True)
+    layer = sparse_layers(model)["2"]
+    assert layer.active_count == 16  # 0.2 % would be one weight
+    assert (layer.dense_weight().flatten(1).count_nonzero(1) == 2).all()
 
 
 def test_filters_of_one_weight_cannot_be_normalised() -> None:

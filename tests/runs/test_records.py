@@ -136,7 +136,8 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         a_round(2, test_accuracy=None, adjusted=True, bytes_up=17),
         a_round(3, test_accuracy=0.625, test_loss=0.5, bytes_down=13, attempts=2, epsilon=4.0),
     ]
-    summary = Summary.of(Finished(rounds, a_model(), {"fedmef": "1.2", "torch": "3.4", "numpy": "5.6"}))
+    versions = {"fedmef": "1.2", "torch": "3.4", "numpy": "5.6", "source": "7f"}
+    summary = Summary.of(Finished(rounds, a_model(), versions, 0.5, 0.7, 100))
     assert summary.model_dump() == {
         "test_accuracy": 0.625,
         "best_test_accuracy": 0.75,
@@ -155,9 +156,11 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         "layers": {"out": {"active": 2, "size": 8}},
         "classes": 2,
         "image_shape": [1, 1, 4],
+        "problem": "",
         "fedmef": "1.2",
         "torch": "3.4",
         "numpy": "5.6",
+        "source": "7f",
     }
 
 
@@ -210,7 +213,8 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
     [
         (record, name)
         for record, name in FIELDS
-        if (type(record), name) not in ((Failed, "attempt"), (Summary, "numpy"))
+        if (type(record), name)
+        not in ((Failed, "attempt"), (Summary, "problem"), (Summary, "numpy"), (Summary, "source"))
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
@@ -284,3 +288,24 @@ def test_every_plain_number_is_a_scalar_and_what_was_not_measured_is_none() -> N
         "adjusted": 0.0,
     }
     assert Round.of(what_happened()).scalars()["drop"] == 0.125
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "said"),
+    [
+        (0.62, 0.69, ""),
+        (0.59, 0.69, "learned nothing: a constant guess is right in 50.0%"),
+        (0.5, 2.0, "diverged: its test loss is 2, a constant guess has 0.693"),
+        (0.5, None, "diverged: its test loss is not finite"),
+        (0.9, None, "diverged: its test loss is not finite"),
+        (0.9, 5.0, ""),
+        (0.9, 8.0, "diverged: its test loss is 8"),
+    ],
+)
+def test_a_run_that_learned_nothing_says_so(accuracy: float, loss: float | None, said: str) -> None:
+    """Of 100 samples of two classes, guesses are right in 50 ± 10."""
+    rounds = [a_round(0, test_accuracy=accuracy, test_loss=loss)]
+    versions = {"fedmef": "1", "torch": "2", "numpy": "3", "source": "4"}
+    summary = Summary.of(Finished(rounds, a_model(), versions, 0.5, math.log(2), 100))
+    assert said in summary.problem
+    assert bool(said) == bool(summary.problem)

@@ -127,5 +127,5 @@ def test_a_missing_package_is_named_before_training(
     for command in ("run", "compare"):
         code, printed, errors = invoke([command, "--out", str(tmp_path / "run")], capsys, monkeypatch)
         assert (code, printed) == (2, "")
-        assert "pip install fedmef[tensorboard]" in errors
+        assert "pip install 'fedmef[tensorboard]'" in errors
     assert list(tmp_path.iterdir()) == []

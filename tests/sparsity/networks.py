@@ -17,12 +17,14 @@ from fedmef.sparsity.operations import (
     Concatenate,
     Convolution,
     Flatten,
+    LayerNorm,
     Linear,
     MaxPool,
     Normalization,
     Opaque,
     Operation,
     ReLU,
+    Scale,
 )
 
 
@@ -89,7 +91,7 @@ def network_of_everything() -> Network:
     return Network(
         images(3, 16, 16),
         (
-            convolution("stem", INPUT, (8, 3, 3, 3), stride=(2, 1), padding=(1, 1), sparse=True, bias=True),
+            convolution("stem", INPUT, (8, 3, 3, 3), stride=(2, 1), padding=(1, 1), sparse=True, swat=0.5),
             BatchNorm(name="norm", inputs=("stem",), module="norm", channels=8, epsilon=1e-3, momentum=0.5),
             ReLU(name="relu6", inputs=("norm",), upper=6.0, compact=False),
             MaxPool(name="max", inputs=("relu6",), kernel=(3, 3), stride=(2, 2), padding=(1, 1)),
@@ -117,8 +119,10 @@ def network_of_everything() -> Network:
             ),
             AdaptiveAveragePool(name="pool", inputs=("strange",), size=(2, 1)),
             Flatten(name="features", inputs=("pool",)),
-            Linear(name="hidden", inputs=("features",), module="h", shape=(12, 32), swat=0.9),
-            ReLU(name="relu", inputs=("hidden",)),
+            LayerNorm(name="even", inputs=("features",), epsilon=1e-6),
+            Linear(name="hidden", inputs=("even",), module="h", shape=(12, 32), bias=True),
+            Scale(name="half", inputs=("hidden",), factor=0.5),
+            ReLU(name="relu", inputs=("half",)),
             Linear(name="logits", inputs=("relu",), module="classifier", shape=(5, 12), dtype="float64"),
         ),
         frozen=("norm.weight", "h.weight"),

@@ -6,8 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmef.errors import UserError
-from fedmef.sparsity import AdjustmentSchedule, adjustment_count, drop_and_grow
+from fedmef.sparsity import AdjustmentSchedule, adjustment_count, drop_and_grow, smallest_magnitudes
+from fedmef.sparsity.adjustment import weakest
 from fedmef.sparsity.arrays import Array
+from fedmef.sparsity.network import INPUT
+from fedmef.sparsity.operations import Layer, Linear, Normalization
 
 SCHEDULE = AdjustmentSchedule(every=10, until=300)
 
@@ -65,7 +68,9 @@ SCORES = np.array([0.5, -4.0, 1.0, 0.0])
 
 def exchange(count: int, initial: Array | None = None) -> tuple[list[int], list[float]]:
     initial = np.zeros(4) if initial is None else initial
-    positions, values = drop_and_grow(POSITIONS, VALUES, CANDIDATES, SCORES, count, initial)
+    positions, values = drop_and_grow(
+        POSITIONS, VALUES, smallest_magnitudes(VALUES, count), CANDIDATES, SCORES, initial
+    )
     return positions.tolist(), [round(value, 4) for value in values.tolist()]
 
 
@@ -87,20 +92,22 @@ def test_nothing_is_exchanged_at_a_count_of_zero() -> None:
 
 def test_fewer_candidates_than_the_count_drop_as_few() -> None:
     candidates, scores = np.array([6]), np.array([1.0])
-    positions, values = drop_and_grow(POSITIONS, VALUES, candidates, scores, 3, np.zeros(1))
+    positions, values = drop_and_grow(POSITIONS, VALUES, np.array([1, 2, 3]), candidates, scores, np.zeros(1))
     assert positions.tolist() == [1, 5, 6, 7]
     assert values.tolist() == [5.0, 2.0, 0.0, -3.0]
 
 
 def test_equal_weights_and_equal_gradients_go_by_position() -> None:
     candidates = np.array([0, 2, 4, 6])
-    positions, _ = drop_and_grow(POSITIONS, np.ones(4), candidates, -np.ones(4), 2, np.zeros(4))
+    positions, _ = drop_and_grow(
+        POSITIONS, np.ones(4), np.array([0, 1]), candidates, -np.ones(4), np.zeros(4)
+    )
     assert positions.tolist() == [0, 2, 5, 7]
 
 
 def test_an_active_candidate_is_refused() -> None:
     with pytest.raises(UserError, match="already active"):
-        drop_and_grow(POSITIONS, VALUES, np.array([0, 3]), np.ones(2), 1, np.zeros(2))
+        drop_and_grow(POSITIONS, VALUES, np.array([1]), np.array([0, 3]), np.ones(2), np.zeros(2))
 
 
 @given(data=st.data(), size=st.integers(1, 60), seed=st.integers(0, 999))
@@ -116,7 +123,8 @@ def test_growing_never_changes_density(data: st.DataObject, size: int, seed: int
     scores = random.integers(-3, 4, offered).astype(np.float32)
     initial = np.full(offered, 100, dtype=np.float32)
 
-    new_positions, new_values = drop_and_grow(positions, values, candidates, scores, count, initial)
+    dropped = smallest_magnitudes(values, count)
+    new_positions, new_values = drop_and_grow(positions, values, dropped, candidates, scores, initial)
 
     assert new_positions.size == new_values.size == active
     assert new_values.dtype == np.float32
@@ -128,8 +136,57 @@ def test_growing_never_changes_density(data: st.DataObject, size: int, seed: int
     before = dict(zip(positions.tolist(), values.tolist(), strict=True))
     kept = dict(zip(new_positions[~is_grown].tolist(), new_values[~is_grown].tolist(), strict=True))
     assert kept.items() <= before.items()
-    dropped = [abs(value) for position, value in before.items() if position not in kept]
-    assert max(dropped, default=0) <= min((abs(value) for value in kept.values()), default=100)
+    gone = [abs(value) for position, value in before.items() if position not in kept]
+    assert max(gone, default=0) <= min((abs(value) for value in kept.values()), default=100)
     is_chosen = np.isin(candidates, new_positions)
     if 0 < exchanged < offered:
         assert np.abs(scores[is_chosen]).min() >= np.abs(scores[~is_chosen]).max()
+
+
+def layer_of(filters: int, size: int, *, normalized: bool) -> Layer:
+    normalization = Normalization() if normalized else None
+    return Linear(
+        name="0", inputs=(INPUT,), module="0", shape=(filters, size), sparse=True, normalization=normalization
+    )
+
+
+# Filters of four weights:   0.1  0.2  0.3  0.4 |  5  -6      |  0.5
+FILTERS_AT = np.array([0, 1, 2, 3, 4, 6, 9])
+OF_FILTERS = np.array([0.1, 0.2, 0.3, 0.4, 5.0, -6.0, 0.5])
+
+
+def test_a_normalised_filter_keeps_its_two_largest_weights_by_hand() -> None:
+    def dropped(count: int, *, normalized: bool) -> list[int]:
+        return list(weakest(FILTERS_AT, OF_FILTERS, layer_of(3, 4, normalized=normalized), count))
+
+    assert dropped(4, normalized=False) == [0, 1, 2, 3]
+    assert dropped(4, normalized=True) == [0, 1]
+    assert dropped(1, normalized=True) == [0]
+    assert dropped(0, normalized=True) == []
+
+
+@given(
+    filters=st.integers(1, 6),
+    size=st.integers(1, 6),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 999),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_dropping_kills_no_filter(
+    filters: int, size: int, share: float, seed: int, data: st.DataObject
+) -> None:
+    random = np.random.default_rng(seed)
+    active = int(share * filters * size)
+    positions = np.sort(random.permutation(filters * size)[:active])
+    values = random.integers(-3, 4, active).astype(np.float32)
+    count = data.draw(st.integers(0, active))
+
+    gone = weakest(positions, values, layer_of(filters, size, normalized=True), count)
+
+    before = np.bincount(positions // size, minlength=filters)
+    after = np.bincount(np.delete(positions, gone) // size, minlength=filters)
+    assert (after >= np.minimum(before, 2)).all()
+    assert gone.size == min(count, int(np.maximum(before - 2, 0).sum()))
+    assert np.unique(gone).size == gone.size
+    assert (np.diff(np.abs(values[gone])) >= 0).all()

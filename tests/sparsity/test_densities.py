@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmef.errors import UserError
-from fedmef.sparsity import layer_counts
+from fedmef.sparsity import Distribution, layer_counts
 
 dimensions = st.integers(1, 40)
 linears = st.tuples(dimensions, dimensions)
@@ -21,6 +21,18 @@ sparsities = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 
 def test_uniform_keeps_the_same_share_of_every_layer() -> None:
     shapes = {"convolution": (2, 5, 3, 3), "linear": (4, 5)}
     assert layer_counts(shapes, 0.9) == {"convolution": 9, "linear": 2}
+
+
+def test_a_layer_has_two_weights_a_filter_and_others_give_them_by_hand() -> None:
+    # 10 % of 1000, 500 and 20 weights are 100, 50 and 2, but 4 filters need 8. Beyond two a filter the others
+    # have 80 and 40, so 4 and 2 of the 6 come from them.
+    shapes = {"a": (10, 100), "b": (5, 100), "narrow": (4, 5)}
+    assert layer_counts(shapes, 0.9, least=2) == {"a": 96, "b": 48, "narrow": 8}
+
+
+def test_a_network_that_is_narrow_everywhere_has_more_weights_than_asked_for_by_hand() -> None:
+    shapes = {"a": (10, 12), "narrow": (4, 5), "none": (3, 3)}
+    assert layer_counts(shapes, 0.9, least=2) == {"a": 20, "narrow": 8, "none": 0}
 
 
 def test_erk_by_hand() -> None:
@@ -56,6 +68,19 @@ def test_no_distribution_exceeds_the_budget_or_a_layer(
         assert sum(counts.values()) <= budget
     assert sum(erk.values()) > budget - 1 - len(shapes)  # rounding down loses less than one weight a layer
     assert all(uniform[name] > sizes[name] * (1 - sparsity) - 1 for name in shapes)
+
+
+@given(shapes=networks, sparsity=sparsities, distribution=st.sampled_from(["uniform", "erk"]))
+@settings(deadline=None)
+def test_every_filter_that_can_have_two_weights_has_them(
+    shapes: dict[str, tuple[int, ...]], sparsity: float, distribution: Distribution
+) -> None:
+    plain = layer_counts(shapes, sparsity, distribution)
+    counts = layer_counts(shapes, sparsity, distribution, least=2)
+    least = {name: min(2 * shape[0], math.prod(shape)) for name, shape in shapes.items() if plain[name]}
+    assert all(counts[name] >= count for name, count in least.items())
+    assert all(counts[name] <= max(plain[name], least.get(name, 0)) for name in shapes)
+    assert sum(counts.values()) == max(sum(plain.values()), sum(least.values()))
 
 
 @given(shapes=networks)

@@ -17,7 +17,7 @@ from fedmef.sparsity import (
     unpack_bits,
 )
 from fedmef.sparsity.arrays import Bits
-from fedmef.sparsity.masks import packed_size
+from fedmef.sparsity.masks import enliven, packed_size
 
 bit_lists = st.lists(st.booleans(), max_size=70)
 
@@ -178,3 +178,77 @@ def test_a_magnitude_mask_has_exactly_its_count(weights: list[int], data: st.Dat
     assert int(kept.sum()) == count
     if 0 < count < len(weights):
         assert np.abs(weight[kept]).min() >= np.abs(weight[~kept]).max()
+
+
+def enlivened(mask: Bits, seed: int = 0) -> Bits:
+    packed = enliven(pack_bits(mask), mask.shape, np.random.default_rng(seed))
+    return unpack_bits(packed, mask.size).reshape(mask.shape)
+
+
+def test_a_filter_without_weights_gets_two_of_one_that_has_four() -> None:
+    alive = enlivened(bits(1, 1, 1, 1, 0, 0, 0, 0).reshape(2, 4))
+    assert alive.sum(1).tolist() == [2, 2]
+
+
+def test_a_filter_with_one_weight_keeps_it_and_gets_another() -> None:
+    mask = bits(1, 1, 1, 0, 0, 0, 1, 0).reshape(2, 4)
+    for seed in range(10):
+        alive = enlivened(mask, seed)
+        assert alive.sum(1).tolist() == [2, 2]
+        assert alive[1, 2]
+        assert not alive[0, 3]
+
+
+def test_weights_of_filters_that_cannot_all_live_are_put_together() -> None:
+    alive = enlivened(np.eye(4, dtype=np.bool_))  # four filters of one weight each
+    assert sorted(alive.sum(1).tolist()) == [0, 0, 2, 2]
+
+
+def test_filters_that_have_more_weights_live_on() -> None:
+    mask = bits(1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1).reshape(4, 3)
+    for seed in range(10):
+        # Of four weights two filters can live: the one that has two, and one of those that have one.
+        assert enlivened(mask, seed).sum(1)[1] == 2
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1, 1, 0], [0, 1, 1]],  # two each
+        [[1, 1, 1], [1, 1, 1]],
+        [[0, 0, 0], [0, 1, 0]],  # one alone cannot live anywhere
+        [[0, 0, 0], [0, 0, 0]],
+        [[1], [1]],  # filters of one weight cannot have two
+    ],
+)
+def test_a_mask_that_cannot_be_better_stays_as_it_is(rows: list[list[int]]) -> None:
+    mask = np.array(rows, dtype=np.bool_)
+    assert np.array_equal(enlivened(mask), mask)
+
+
+@given(filters=st.integers(1, 12), size=st.integers(2, 9), share=st.floats(0, 1), seed=st.integers(0, 9999))
+@settings(deadline=None, max_examples=300)
+def test_as_few_filters_as_possible_have_fewer_than_two_weights(
+    filters: int, size: int, share: float, seed: int
+) -> None:
+    count = round(filters * size * share)
+    packed = random_mask(filters * size, count, np.random.default_rng(seed))
+    mask = unpack_bits(packed, filters * size).reshape(filters, size)
+    alive = enlivened(mask, seed)
+    assert alive.sum() == count
+    assert (alive.sum(1) >= 2).sum() == min(filters, count // 2)
+    if (mask.sum(1) >= 2).all():
+        assert np.array_equal(alive, mask)
+
+
+def test_only_the_generator_decides_where_weights_move() -> None:
+    mask = np.zeros((8, 20), dtype=np.bool_)
+    mask[:4] = True
+    assert np.array_equal(enlivened(mask, 1), enlivened(mask, 1))
+    assert not np.array_equal(enlivened(mask, 1), enlivened(mask, 2))
+
+
+def test_a_mask_that_is_enlivened_is_not_changed_in_place() -> None:
+    packed = pack_bits(bits(1, 1, 1, 1, 0, 0, 0, 0))
+    enliven(packed, (2, 4), np.random.default_rng(0))
+    assert packed.tolist() == [0b1111]

@@ -160,23 +160,46 @@ def test_the_digest_is_the_content_and_not_how_it_is_written() -> None:
         assert Network.from_json(content).digest == network_of_everything().digest
 
 
+def test_whole_numbers_for_fractions_change_no_digest() -> None:
+    """JSON reads them as fractions, and a device compares the digest of what it has read."""
+    operations = (ReLU(name="relu6", inputs=(INPUT,), upper=6), *pooled("relu6"))
+    network = Network(Input((1, 8, 8), (0,), (1,)), operations)
+    received = Network.from_json(network.to_json())
+    assert received == network
+    assert received.digest == network.digest
+    assert received.to_json() == network.to_json()
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda table: table["input"].update(mean=[0.5, 0.5, 0.4]),
         lambda table: table["operations"][0].update(stride=[1, 2], padding=[2, 1]),
-        lambda table: table["operations"][0].update(sparse=False),
+        lambda table: table["operations"][0].update(sparse=False, swat=0.0),
         lambda table: table["operations"][0].update(module="other"),
         lambda table: table["operations"][1].update(epsilon=1e-4),
         lambda table: table["operations"][2].pop("upper"),
         lambda table: table["operations"][4]["cache"].update(sparsity=0.8),
         lambda table: table["operations"][4]["normalization"].pop("gamma"),
+        lambda table: table["operations"][11].update(epsilon=1e-7),
+        lambda table: table["operations"][13].update(factor=0.25),
         lambda table: table["frozen"].pop(),
         lambda table: table["operations"][-1].update(shape=[6, 12]),
     ],
 )
 def test_every_difference_gives_another_digest(change: Change) -> None:
     assert Network.from_json(changed(change)).digest != network_of_everything().digest
+
+
+of_sparse_layers = st.fixed_dictionaries(
+    {
+        "sparse": st.just(True),
+        "gain": st.booleans(),
+        "normalization": st.none() | st.builds(Normalization, gamma=st.floats(0.1, 9)),
+        "cache": st.builds(Cache, st.floats(0, 0.9), st.sampled_from(["fp32", "fp16", "bf16"])),
+        "swat": st.floats(0, 0.9),
+    }
+)
 
 
 @st.composite
@@ -225,12 +248,8 @@ def drawn(  # noqa: PLR0911
             groups=groups,
             stride=(draw(st.integers(1, 2)), 1),
             dtype=draw(st.sampled_from(["float32", "float64"])),
-            sparse=draw(st.booleans()),
             bias=draw(st.booleans()),
-            gain=draw(st.booleans()),
-            normalization=draw(st.none() | st.builds(Normalization, gamma=st.floats(0.1, 9))),
-            cache=draw(st.builds(Cache, st.floats(0, 0.9), st.sampled_from(["fp32", "fp16", "bf16"]))),
-            swat=draw(st.floats(0, 0.9)),
+            **(draw(of_sparse_layers) if draw(st.booleans()) else {}),
         )
     if kind == "norm":
         return BatchNorm(
@@ -333,6 +352,9 @@ def test_any_network_survives_json(network: Network) -> None:
             ),
             "use 'm' differently",
         ),
+        (lambda: nested("m", "m.n"), "the module 'm.n' cannot be inside of 'm'"),
+        (lambda: nested("m.n.o", "m"), "the module 'm.n.o' cannot be inside of 'm'"),
+        (lambda: nested("m", "m.weight"), "the module 'm.weight' cannot be inside of 'm'"),
     ],
 )
 def test_a_network_that_makes_no_sense_is_refused(make: Callable[[], object], reason: str) -> None:
@@ -351,6 +373,20 @@ def twice(first: dict[str, Any], second: dict[str, Any]) -> list[Operation]:
         replace(convolution("b", "a", (3, 3, 1, 1), **second), module="m"),
         *pooled("b"),
     ]
+
+
+def nested(first: str, second: str) -> Network:
+    """Two layers whose modules have these names."""
+    return chain(
+        replace(convolution("a", INPUT, (3, 3, 1, 1)), module=first),
+        replace(convolution("b", "a", (3, 3, 1, 1)), module=second),
+        *pooled("b"),
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [("m.a", "m.b"), ("m", "mn"), ("m", "m_.n"), ("m.n", "n.m")])
+def test_modules_may_stand_side_by_side(first: str, second: str) -> None:
+    assert list(nested(first, second).layers) == [first, second]
 
 
 # JSON that is not a network.
@@ -468,6 +504,16 @@ def test_the_largest_content_is_refused_before_it_is_read() -> None:
             "BatchNorm.epsilon cannot be nan",
         ),
         (lambda table: table["operations"][1].update(channels=9), "takes 9 channels"),
+        (lambda table: table["operations"][1].update(epsilon=-1), "an epsilon of -1 and a momentum of 0.5"),
+        (lambda table: table["operations"][1].update(momentum=2), "an epsilon of 0.001 and a momentum of 2"),
+        (lambda table: table["operations"][4].update(sparse=False), "only a sparse layer has a gain"),
+        (lambda table: table["operations"][0].update(swat=1), "swat is a share"),
+        (lambda table: table["operations"][12].update(swat=0.5), "only a sparse layer has"),
+        (lambda table: table["operations"][12].update(swat=0.5, sparse=True), "swat is a share, and of a"),
+        (lambda table: table["operations"][11].update(epsilon=0), "a positive epsilon"),
+        (lambda table: table["operations"][13].update(factor=-1), "a positive factor"),
+        (lambda table: table["operations"][13].pop("factor"), "Scale lacks one of"),
+        (lambda table: table["operations"][4].update(module="stem.a"), "cannot be inside of 'stem'"),
         (lambda table: table["operations"][4].update(cache=None), "Cache must be a table"),
         (lambda table: table["operations"][4]["cache"].update(dtype="int8"), "Cache.dtype"),
         (lambda table: table["operations"][4]["cache"].update(sparsity=[]), "Cache.sparsity"),

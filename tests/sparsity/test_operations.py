@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,16 +20,20 @@ from fedmef.sparsity.operations import (
     ArraySpec,
     AveragePool,
     BatchNorm,
+    Cache,
     Concatenate,
     Convolution,
     Flatten,
     Layer,
+    LayerNorm,
     Linear,
     MaxPool,
+    Normalization,
     Opaque,
     Operation,
     Pair,
     ReLU,
+    Scale,
     Shape,
 )
 from tests.sparsity.networks import convolution, network_of_everything
@@ -55,6 +60,8 @@ CONCATENATE = Concatenate(name="both", inputs=("a", "b"))
 FLATTEN = Flatten(name="flat", inputs=("a",))
 RELU = ReLU(name="relu", inputs=("a",))
 NORM = BatchNorm(name="norm", inputs=("a",), module="norm", channels=4)
+EVEN = LayerNorm(name="even", inputs=("a",))
+HALF = Scale(name="half", inputs=("a",), factor=0.5)
 OPAQUE = Opaque(name="strange", inputs=("a",), description="GELU", shape=(7,))
 
 
@@ -83,6 +90,9 @@ OPAQUE = Opaque(name="strange", inputs=("a",), description="GELU", shape=(7,))
         (adaptive((5, 3)), [(4, 2, 2)], (4, 5, 3)),
         (NORM, [(4, 9, 8)], (4, 9, 8)),
         (NORM, [(4,)], (4,)),
+        (EVEN, [(4, 9, 8)], (4, 9, 8)),
+        (EVEN, [(4,)], (4,)),
+        (HALF, [(4, 9, 8)], (4, 9, 8)),
         (RELU, [(4, 9, 8)], (4, 9, 8)),
         (ADD, [(4, 9, 8), (4, 9, 8)], (4, 9, 8)),
         (CONCATENATE, [(4, 9, 8), (3, 9, 8)], (7, 9, 8)),
@@ -125,6 +135,15 @@ def test_shapes_by_hand(operation: Operation, inputs: list[Shape], output: Shape
         (NORM, [(5, 9, 8)], "batch_norm 'norm': it takes 4 channels"),
         (NORM, [()], "4 channels"),
         (NORM, [(4,), (4,)], "4 channels"),
+        (EVEN, [(4,), (4,)], "layer_norm 'even': it takes one input"),
+        (EVEN, [], "one input"),
+        (HALF, [(4,), (4,)], "scale 'half': it takes one input"),
+        (replace(EVEN, epsilon=0.0), [(4,)], "positive epsilon"),
+        (replace(EVEN, epsilon=-1e-5), [(4,)], "positive epsilon"),
+        (replace(EVEN, epsilon=math.inf), [(4,)], "positive epsilon"),
+        (replace(HALF, factor=0.0), [(4,)], "positive factor"),
+        (replace(HALF, factor=-1.0), [(4,)], "positive factor"),
+        (replace(HALF, factor=math.nan), [(4,)], "positive factor"),
         (RELU, [(4,), (4,)], "one input"),
         (FLATTEN, [], "one input"),
         (ADD, [(4, 9, 8), (4, 8, 9)], "two inputs of one shape"),
@@ -256,6 +275,8 @@ def described(operation: Operation) -> dict[str, tuple[Shape | None, str]]:
         ),
         (max_pool((2, 2), (2, 2)), lambda: nn.MaxPool2d(2)),
         (RELU, nn.ReLU),
+        (EVEN, lambda: nn.LayerNorm(4, elementwise_affine=False)),
+        (HALF, nn.Identity),
     ],
 )
 def test_arrays_have_pytorchs_names_shapes_and_types(
@@ -273,6 +294,37 @@ def test_a_sparse_layer_has_values_of_any_number_and_a_packed_mask() -> None:
         "m.bias": ArraySpec((4,), "float32", "weight"),
     }
     assert linear((3, 3), sparse=True).arrays()["fc.mask"].shape == (2,)  # 9 bits
+
+
+@pytest.mark.parametrize(
+    "own", [{"gain": True}, {"normalization": Normalization()}, {"cache": Cache(0.5)}, {"swat": 0.5}]
+)
+def test_only_a_sparse_layer_has_what_only_sparse_layers_do(own: dict[str, Any]) -> None:
+    """A dense one would be built without it."""
+    convolution("c", INPUT, (4, 2, 3, 3), sparse=True, **own)
+    with pytest.raises(NetworkError, match="convolution 'c': only a sparse layer has"):
+        convolution("c", INPUT, (4, 2, 3, 3), **own)
+
+
+@pytest.mark.parametrize("swat", [-0.1, 1.0, 2.0, math.nan])
+def test_swat_is_a_share(swat: float) -> None:
+    with pytest.raises(NetworkError, match="convolution 'c': swat is a share"):
+        convolution("c", INPUT, (4, 2, 3, 3), sparse=True, swat=swat)
+
+
+def test_a_linear_layer_has_no_swat() -> None:
+    with pytest.raises(NetworkError, match="linear 'fc': swat is a share, and of a convolution"):
+        linear((3, 7), sparse=True, swat=0.5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epsilon": -1e-5}, {"momentum": -0.1}, {"momentum": 1.1}, {"momentum": math.nan}]
+)
+def test_constants_that_no_batchnorm_has_are_named(wrong: dict[str, Any]) -> None:
+    replace(NORM, epsilon=0.0, momentum=0.0)
+    replace(NORM, momentum=1.0)
+    with pytest.raises(NetworkError, match=r"batch_norm 'norm': an epsilon of .* and a momentum of"):
+        replace(NORM, **wrong)
 
 
 def test_roles_tell_what_is_trained_and_what_is_averaged() -> None:

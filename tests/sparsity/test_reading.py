@@ -92,6 +92,56 @@ def test_any_data_come_back(data: Everything) -> None:
     assert through_json(data) == data
 
 
+@dataclass(frozen=True)
+class Fractions:
+    one: float = 0.5
+    maybe: float | None = None
+    both: tuple[float, float] = (0.5, 0.5)
+    many: tuple[float, ...] = ()
+    table: dict[str, float] = field(default_factory=dict)
+    count: int = 1
+    counts: tuple[int, ...] = ()
+
+
+def test_a_whole_number_in_place_of_a_fraction_is_written_as_one() -> None:
+    """So what is hashed before a message and after it is the same."""
+    whole = Fractions(1, 2, (3, 4), (5,), {"x": 6}, 7, (8,))
+    written = json.dumps(write_fields(whole))
+    assert written == json.dumps(
+        {
+            "one": 1.0,
+            "maybe": 2.0,
+            "both": [3.0, 4.0],
+            "many": [5.0],
+            "table": {"x": 6.0},
+            "count": 7,
+            "counts": [8],
+        }
+    )
+    read = read_fields(Fractions, json.loads(written))
+    assert read == whole
+    assert json.dumps(write_fields(read)) == written
+
+
+numbers = st.integers(-9, 9) | st.floats(-9, 9)
+
+
+@given(
+    data=st.builds(
+        Fractions,
+        one=numbers,
+        maybe=st.none() | numbers,
+        both=st.tuples(numbers, numbers),
+        many=st.lists(numbers, max_size=3).map(tuple),
+        table=st.dictionaries(st.text(max_size=3), numbers, max_size=3),
+    )
+)
+@settings(deadline=None)
+def test_what_was_read_is_written_as_it_was(data: Fractions) -> None:
+    written = json.dumps(write_fields(data))
+    assert json.dumps(write_fields(read_fields(Fractions, json.loads(written)))) == written
+
+
 def test_a_whole_number_may_stand_for_a_float_but_stays_none() -> None:
     rate = read_fields(Everything, {"name": "a", "rate": 3}).rate
     assert (rate, type(rate)) == (3.0, float)

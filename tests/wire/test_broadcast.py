@@ -169,6 +169,22 @@ def test_a_network_that_is_not_the_one_named_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_network_that_is_too_large_is_refused_and_not_kept(tmp_path: Path) -> None:
+    message = encode_broadcast(model(), JOB)
+    with pytest.raises(MessageError, match="a network of 1,152 weights: this device takes at most 1,151"):
+        decode_broadcast(message, Store(tmp_path), most_weights=1151)
+    assert not list(tmp_path.iterdir())
+    decode_broadcast(message, Store(tmp_path), most_weights=1152)
+    assert [file.stem for file in tmp_path.glob("*.json")] == [sparse_network().digest]
+
+
+def test_a_network_that_is_held_already_is_refused_too(tmp_path: Path) -> None:
+    """Somebody may have lowered the limit."""
+    decode_broadcast(encode_broadcast(model(), JOB), Store(tmp_path))
+    with pytest.raises(MessageError, match="takes at most 1,151"):
+        decode_broadcast(encode_broadcast(model(), JOB, knows_network=True), Store(tmp_path), 1151)
+
+
 def test_masks_of_another_network_are_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
     decode_broadcast(encode_broadcast(random_model(normalized_network()), JOB), store)

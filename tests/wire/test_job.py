@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedmef.errors import MessageError
 from fedmef.wire.broadcast import encode_broadcast
 from fedmef.wire.container import MESSAGE_VERSION, encode
-from fedmef.wire.job import Job, job_of, read_job
+from fedmef.wire.job import MOST_EPOCHS, Job, job_of, read_job
 from tests.sparsity.networks import random_model, sparse_network
 
 JOB = Job(method="fedmef", round=3, seed=7, learning_rate=0.1, initial_rate=0.5, adjustment_rate=0.4)
@@ -28,10 +28,11 @@ def test_a_job_comes_back() -> None:
         method=st.text(max_size=20),
         round=st.integers(0, 2**53),
         seed=st.integers(0, 2**53),
-        learning_rate=st.floats(0, 1e30),
-        initial_rate=st.floats(0, 1e30),
-        local_epochs=st.integers(1, 100),
+        learning_rate=st.floats(0, 1e30, exclude_min=True),
+        initial_rate=st.floats(0, 1e30, exclude_min=True),
+        local_epochs=st.integers(1, MOST_EPOCHS),
         batch_size=st.integers(1, 2**40),
+        left_over=st.sampled_from(["even", "drop", "keep"]),
         augment=st.booleans(),
         adjustment_rate=st.floats(0, 1),
         attempt=st.integers(0, 9),
@@ -78,12 +79,16 @@ def test_something_else_than_a_job_is_refused(table: object) -> None:
         {"learning_rate": float("inf")},
         {"learning_rate": 10**400},
         {"initial_rate": -0.5},
+        {"initial_rate": 0.0},
         {"adjustment_rate": -0.5},
         {"extrusion": -0.5},
         {"batch_size": 0},
         {"batch_size": 1.0},
         {"local_epochs": 0},
+        {"local_epochs": MOST_EPOCHS + 1},
         {"local_epochs": None},
+        {"left_over": "spread"},
+        {"left_over": None},
         {"augment": 1},
         {"method": 3},
         {"method": ["fedmef"]},
@@ -108,7 +113,7 @@ def test_what_every_device_must_know_has_no_default(name: str) -> None:
 
 @pytest.mark.parametrize("header", [{}, {"job": None}, {"job": [1]}])
 def test_a_message_without_a_job_has_none_to_read(header: dict[str, Any]) -> None:
-    with pytest.raises(MessageError, match="without a job"):
+    with pytest.raises(MessageError, match="whose job cannot be read"):
         read_job(encode({}, header, MESSAGE_VERSION))
     with pytest.raises(MessageError):
         read_job(b"junk")

@@ -21,11 +21,12 @@ COMMANDS = {
     "cost": "Memory, traffic and time of a device: the paper's estimates next to measurements.",
     "plan": "Find the preferred setting that fits --device-memory, by measuring.",
     "report": "Write a page and figures about finished runs: accuracy, measured memory, bytes, layers.",
-    "evaluate": "Test a run's final model, from its files alone.",
+    "evaluate": "Test a finished run's model. It needs the run's data set, but not its model's code.",
     "data": "Fetch or check a data set, and say what it holds and where.",
     "flower": "Apps for Flower: the same methods on a fleet of real machines.",
 }
 HINT = " (--debug shows where)"
+CONTROL_C = 130
 
 
 class LazyCommands(TyperGroup):
@@ -82,6 +83,8 @@ def main() -> None:
     usage_error = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
     try:
         code = app(arguments, standalone_mode=False)
+        if code == CONTROL_C:  # typer made it of a KeyboardInterrupt
+            typer.echo("fedmef: stopped", err=True)
     except usage_error as error:
         code = _failed(f"{error.format_message()} (see --help)", 2, debug)
     except FedmefError as error:

@@ -1,6 +1,7 @@
 """What several commands share: options, printing facts, carrying out many runs and telling of failed ones."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from fedmef.cli.progress import ManyRunsProgress
 from fedmef.costs.step import Shape
+from fedmef.costs.units import counted
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.faults import read_fault_plan
 from fedmef.experiment.settings import make_experiment
@@ -27,7 +29,7 @@ FaultPlan = Annotated[
     typer.Option(
         "--fault-plan",
         metavar="FILE",
-        help="Injected faults from a TOML file: [[fault]] tables with round, device and fault.",
+        help="Injected faults from a TOML file: [[fault]] tables with round (from 0), device and fault.",
         rich_help_panel="Injected faults",
     ),
 ]
@@ -99,14 +101,15 @@ def sparsities_of(text: str) -> tuple[float, ...]:
 def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
     """What is about to happen, in a line, on a terminal or not."""
     rounds = sum(run.experiment.rounds - run.rounds_before for run in plan if not run.finished)
-    what = f"{len(plan)} runs{finished_before(plan)}, {rounds:,} rounds to do, in {out}"
+    what = f"{counted(len(plan), 'run')}{finished_before(plan)}, {counted(rounds, 'round')} to do, in {out}"
     typer.echo(f"{title}{what}", err=True)
 
 
 def finished_before(plan: Sequence[PlannedRun]) -> str:
     """`, 3 of them finished before`, or nothing. Ask before the plan is carried out."""
     reused = sum(run.finished for run in plan)
-    return f", {reused} of them finished before" if reused else ""
+    which = f"{reused} of them " if len(plan) > 1 else ""
+    return f", {which}finished before" if reused else ""
 
 
 def reasons(failures: Sequence[Failure]) -> list[dict[str, str]]:
@@ -124,7 +127,7 @@ def print_failures(failures: Sequence[Failure]) -> None:
 def raise_failures(failures: Sequence[Failure], runs: int) -> None:
     """End with exit code 1 when a run failed."""
     if failures:
-        message = f"{len(failures)} of {runs} runs failed; the table has the others"
+        message = f"{len(failures)} of {counted(runs, 'run')} failed; the table has the others"
         raise FedmefError(message) from failures[0].error  # --debug shows where the first one failed
 
 
@@ -139,8 +142,8 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def wide_console() -> Console:
-    """For tables: as wide as the terminal; off a terminal, rich would squeeze them into 80 columns."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+    """As wide as the terminal, or as COLUMNS says; elsewhere rich would squeeze tables into 80 columns."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)
 
 
 def print_notes(notes: Sequence[str]) -> None:

@@ -30,6 +30,7 @@ from fedmef.cli.options import with_experiment_options
 from fedmef.cli.plain_help import command_app
 from fedmef.cli.report import report_comparison
 from fedmef.cli.tables import comparison_table, table_notes
+from fedmef.costs.units import counted
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import make_experiment
@@ -81,6 +82,13 @@ def compare(
     sparsities: Annotated[
         str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
     ] = None,
+    learning_rates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=X,NAME=X",
+            help="Learning rates of single methods (default: --learning-rate, or each method's own).",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Directory of the runs (default: runs/compare-DATASET-MODEL)."),
@@ -117,6 +125,7 @@ def compare(
         methods=default_methods if methods is None else items_of("--methods", methods),
         seeds=(base.seed,) if seeds is None else _seeds(seeds, base.seed),
         sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
+        rates={} if learning_rates is None else _rates(learning_rates),
     )
     if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
         raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
@@ -130,7 +139,20 @@ def compare(
     finally:
         events.close()
     side_outputs = _SideOutputs(out, csv_file, unwritten if tensorboard else set(), with_report)
-    _print_comparison(outcomes, side_outputs, f"{len(plan)} runs in {out}{reused}", as_json)
+    _print_comparison(outcomes, side_outputs, f"{counted(len(plan), 'run')} in {out}{reused}", as_json)
+
+
+def _rates(text: str) -> dict[str, float]:
+    """`fedmef=1,fedtiny=0.3` as a table, each rate checked as a single one is."""
+    rates = {}
+    for item in items_of("--learning-rates", text):
+        method, equals, rate = item.rpartition("=")
+        if not equals:
+            raise UserError(f"--learning-rates '{item}': write a method and its rate, such as fedmef=1.0")
+        checked = make_experiment({"learning_rate": rate}).learning_rate
+        assert checked is not None
+        rates[method] = checked
+    return rates
 
 
 def _seeds(text: str, first: int) -> tuple[int, ...]:

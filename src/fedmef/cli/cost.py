@@ -27,6 +27,7 @@ from fedmef.cli.plain_help import command_app
 from fedmef.costs.facts import network_facts
 from fedmef.costs.step import Shape
 from fedmef.costs.table import CostRow, Task, cost_rows
+from fedmef.costs.units import counted
 from fedmef.data.load import known_facts
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment, make_experiment
@@ -40,6 +41,7 @@ PAPER_SAMPLES = 500  # of a device: CIFAR-10's images over 100 devices
 
 @with_experiment_options
 def cost(
+    file: Annotated[str | None, typer.Argument(hidden=True)] = None,
     methods: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which methods (default: all of them).")
     ] = None,
@@ -58,6 +60,11 @@ def cost(
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
     """Memory, traffic and time of a device: the paper's estimates next to measurements."""
+    if file is not None:
+        raise UserError(
+            f"{file}: fedmef cost prints, and takes no file; its settings are options, and "
+            "`fedmef cost --csv > out.csv` writes a table"
+        )
     if as_json and as_csv:
         raise UserError("--json and --csv: leave one of them out")
     for one, many in (("method", methods), ("sparsity", sparsities)):
@@ -90,7 +97,7 @@ def cost(
     elif as_csv:
         typer.echo(_csv(_flat(rows)), nl=False)
     else:
-        _print_rows(rows, base, task)
+        _print_rows(rows, base, task, samples_given=samples is not None or image_shape is None)
 
 
 def _task(base: Experiment, images: tuple[Shape, int] | None, samples: int | None) -> Task:
@@ -143,12 +150,14 @@ def cost_table(rows: Sequence[CostRow]) -> Table:
     return table
 
 
-def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task) -> None:
+def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task, *, samples_given: bool) -> None:
     wide_console().print(cost_table(rows))
     shape = "x".join(map(str, task.image_shape))
+    assumed = "" if samples_given else " (assumed; --samples takes another number)"
     notes = [
-        f"{base.model}, images {shape}, {task.classes} classes, batch {base.batch_size}, "
-        f"{base.local_epochs} epochs over {task.samples} images. MB = 1e6 bytes.",
+        f"{base.model}, images {shape}, {counted(task.classes, 'class', 'classes')}, "
+        f"batch {base.batch_size}, {counted(base.local_epochs, 'epoch')} over "
+        f"{counted(task.samples, 'image')}{assumed}. MB = 1e6 bytes.",
         "Estimated: the paper's formulas (ours by the same logic for methods that it has none for), for one "
         "device in a round that adjusts; sparse weights as a bitmap. FLOPs are multiply-adds.",
     ]

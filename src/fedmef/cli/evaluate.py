@@ -18,7 +18,7 @@ def evaluate(
     accelerator: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test a run's final model, from its files alone."""
+    """Test a finished run's model. It needs the run's data set, but not its model's code."""
     opened = Run.open(directory)
     machine = {
         name: value

@@ -17,6 +17,12 @@ SETTINGS: dict[str, Any] = {
 class PlainHelp(TyperCommand):
     """A command whose options stand under the headings of their panels."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """All but hidden arguments, which are only there to be refused with a better error."""
+        shown = [parameter for parameter in self.get_params(ctx) if not getattr(parameter, "hidden", False)]
+        pieces = [piece for parameter in shown for piece in parameter.get_usage_pieces(ctx)]
+        return [self.options_metavar or "", *pieces]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):

@@ -64,10 +64,12 @@ def plan(
             f"{mark:2}{candidate.sparsity:>6g}{candidate.activation_sparsity:>6g}{candidate.cache_dtype:>7}"
             f"{candidate.batch_size:>7}{needs:>12}  {verdict}"
         )
-    where = f" on {experiment.dataset} (--dataset takes another)" if image_shape else ""
-    typer.echo(
-        f"measured; {MARGIN:.0%} of {human_bytes(experiment.device_memory)} stay free. To run it{where}:"
-    )
+    typer.echo(f"measured; {MARGIN:.0%} of {human_bytes(experiment.device_memory)} stay free")
+    if image_shape and "dataset" not in overrides:
+        typer.echo(f"Planned for {image_shape} images. To run it, name data of this shape:")
+        overrides = {"dataset": "YOURS", **overrides}
+    else:
+        typer.echo("To run it:")
     typer.echo(run_command(config, overrides, best))
 
 

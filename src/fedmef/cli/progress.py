@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedmef.costs.units import human_bytes
+from fedmef.costs.units import counted, human_bytes
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
@@ -82,9 +82,9 @@ class RunProgress(Watcher):
             parts.append(f"ε {record.epsilon:.2f}")
         for failed, what in ((record.lost, "lost"), (record.rejected, "rejected")):
             if failed:
-                parts.append(f"{len(failed)} updates {what}")
-        if record.adjusted:
-            parts.append(f"adjusted {record.exchanged_weights:,} weights")
+                parts.append(f"{counted(len(failed), 'update')} {what}")
+        if record.adjusted and record.exchanged_weights is not None:
+            parts.append(f"adjusted {counted(record.exchanged_weights, 'weight')}")
         return " · ".join(parts)
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class ManyRunsProgress(RunProgress):
         super().__init__(console)
         self._bar.remove_task(self._task)
         to_do = sum(of - done for done, of in rounds.values())
-        self._all = self._bar.add_task(f"{len(rounds)} runs", total=to_do)
+        self._all = self._bar.add_task(counted(len(rounds), "run"), total=to_do)
         self._task = self._bar.add_task("", visible=False)
         self._rounds = rounds
         self._rounds_before = 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from fedmef.cli.common import (
     AsJson,
@@ -13,12 +14,14 @@ from fedmef.cli.common import (
     carry_out_shown,
     print_facts,
     print_failures,
+    print_notes,
     raise_failures,
     reasons,
     wide_console,
 )
 from fedmef.cli.plain_help import command_app
 from fedmef.cli.tables import study_table
+from fedmef.costs.units import counted
 from fedmef.errors import UserError
 from fedmef.runs.directory import Run
 from fedmef.studies import STUDIES, find_study
@@ -75,8 +78,7 @@ def reproduce(
     Finished runs in --out, or of other studies next to it, are reused and interrupted ones resumed.
     """
     if show_list:
-        studies = [find_study(known) for known in STUDIES]
-        print_facts({study.name: f"{study.title} ({study.source})" for study in studies}, as_json)
+        _print_studies(as_json)
         return
     if name is None:
         raise UserError("reproduce: name a study; fedmef reproduce --list shows them")
@@ -93,11 +95,13 @@ def reproduce(
         there = sum(run is not None for run in outcomes.values())
         if not there:
             raise UserError(f"none of {study.name}'s runs is finished in {out} or next to it")
-        typer.echo(f"{study.name} at {scale} scale: {there} of {len(outcomes)} runs are finished", err=True)
+        typer.echo(
+            f"{study.name} at {scale} scale: {there} of {counted(len(outcomes), 'run')} finished", err=True
+        )
     else:
         check_directory(study, scale, out)
         if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
-            typer.echo(f"{study.name}: {adopted} runs in {out.parent} are the same", err=True)
+            typer.echo(f"{study.name}: {counted(adopted, 'run')} taken over from {out.parent}", err=True)
         plan = plan_runs(experiments, out, overwrite=overwrite)
         announce(f"{study.name} at {scale} scale: ", plan, out)
         outcomes = dict(zip(experiments, carry_out_shown(plan), strict=True))
@@ -110,9 +114,21 @@ def reproduce(
     else:
         console = wide_console()
         console.print(study_table(rows, console.width))
-        typer.echo(about if scale == "smoke" else f"{about}\nThe claim: {study.shows}")
+        print_notes([about] if scale == "smoke" else [about, f"The claim: {study.shows}"])
         print_failures(failures)
     raise_failures(failures, len(outcomes))
+
+
+def _print_studies(as_json: bool) -> None:
+    about = {name: f"{(study := find_study(name)).title} ({study.source})" for name in STUDIES}
+    if as_json:
+        print_facts(about, as_json=True)
+        return
+    table = Table.grid("", "", padding=(0, 2, 0, 0))
+    table.columns[0].no_wrap = True
+    for name, text in about.items():
+        table.add_row(name, text)
+    wide_console().print(table)
 
 
 app = command_app(reproduce)

@@ -61,6 +61,8 @@ def run(
                 )
     except Interrupted as error:
         raise StoppedError(error) from None
+    except KeyboardInterrupt:  # a run that has begun makes it an Interrupted
+        raise StoppedError(Interrupted("stopped before the first round; nothing was written")) from None
     finally:
         events.close()
     _print_run(finished, as_json)
@@ -84,6 +86,8 @@ def _print_run(finished: Run, as_json: bool) -> None:
         facts["updates"] = f"{summary.lost_updates} lost, {summary.rejected_updates} rejected"
     if summary.epsilon is not None:
         facts["privacy"] = f"ε = {summary.epsilon:.2f} at δ = {finished.experiment.delta:g}, for a device"
+    if summary.problem:
+        facts["problem"] = summary.problem
     print_facts(facts, as_json=False)
 
 

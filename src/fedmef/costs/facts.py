@@ -76,7 +76,8 @@ class NetworkFacts:
         """Elements of one image that count as activations: what convolutions and max-pooling take in.
 
         The paper does not say what counts. This was chosen because, of the readings that we tried, it comes
-        nearest to its three numbers for ResNet18 (`docs/costs.md`): a fit, not something that the text says.
+        nearest to its three numbers for ResNet18 (`docs/notes/paper-costs.md`): a fit, not something that the
+        text says.
         """
         *convolutions, _classifier = self.layers.values()
         return self.pooled + sum(layer.inputs for layer in convolutions)

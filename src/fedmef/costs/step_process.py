@@ -61,7 +61,7 @@ def measure_rounds(experiment: Experiment, shape: Shape, classes: int, steps: in
     def open_timed(network: Network) -> Backend:
         return cast(Backend, _Timed(backend_for(experiment, network), times))
 
-    device = Device(0, samples, open_timed, find_method=find_method)
+    device = Device(0, samples, open_timed, find_method=find_method, most_weights=None, most_values=None)
     peak = 0
     baseline = baseline_resident() - sum(map(len, messages))
     while messages:

@@ -32,6 +32,11 @@ def human_time(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """`1 run`, `1,234 runs`; `many` for a word whose plural does not just end in s."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def human_count(count: int) -> str:
     """`9,999`, `12.3 k` or `1.23 M`."""
     if count < 10_000:

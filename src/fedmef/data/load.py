@@ -33,6 +33,10 @@ FILES = {
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
 DATASETS = ("digits", *FILES, "synthetic")
+FROM_PYTHON = (
+    "if the run got its data from Python, give dataset=... to fedmef.resume, or name a function of yours, "
+    "module:function"
+)
 
 
 def default_data_dir() -> Path:
@@ -64,7 +68,7 @@ def load_dataset(
     if name == "synthetic":
         return (synthetic or SyntheticImages()).make()
     if name not in FILES:
-        raise unknown_name("dataset", name, DATASETS)
+        raise UserError(f"{unknown_name('dataset', name, DATASETS)}; {FROM_PYTHON}")
     return _from_files(FILES[name], (data_dir or default_data_dir()).expanduser(), download)
 
 

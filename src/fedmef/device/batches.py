@@ -1,27 +1,31 @@
 """A device's samples in the order in which it trains on them, gathered and augmented a batch at a time."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from fedmef.sparsity.arrays import Array, Bytes, Integers
+from fedmef.sparsity.arrays import Array, Integers
+from fedmef.wire.job import LeftOver
 
 
-def batches(
-    images: Bytes,
-    labels: Integers,
-    indices: Integers,
-    batch_size: int,
-    generator: np.random.Generator,
-    *,
-    augmented: bool = False,
-) -> Iterator[tuple[Bytes, Integers]]:
-    """These samples once each, shuffled; the last batch may be smaller."""
+def epoch(
+    indices: Integers, batch_size: int, left_over: LeftOver, generator: np.random.Generator
+) -> list[Integers]:
+    """The samples of every step of one epoch, shuffled."""
     order = generator.permutation(indices)
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        batch = images[chosen]
-        yield augment(batch, generator) if augmented else batch, labels[chosen]
+    return np.split(order, np.cumsum(batch_sizes(len(order), batch_size, left_over)))[:-1]
+
+
+def batch_sizes(samples: int, batch_size: int, left_over: LeftOver) -> list[int]:
+    """How many samples each step of an epoch has.
+
+    A small last batch is a step of full length in the direction of a few images. "even" makes all batches
+    nearly equal, none larger than `batch_size`, in as many steps; "drop" leaves such a batch out, unless it
+    is the only one; "keep" trains on it.
+    """
+    full, rest = divmod(samples, batch_size)
+    if left_over == "even":
+        steps = full + (rest > 0)
+        return [samples // steps + (step < samples % steps) for step in range(steps)]
+    return [batch_size] * full + ([rest] if rest and (left_over == "keep" or not full) else [])
 
 
 def augment(images: Array, generator: np.random.Generator) -> Array:

@@ -1,19 +1,22 @@
 """One device: it gets the global model and a job as bytes, trains on its own data, and answers with bytes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedmef.device.backend import Backend
 from fedmef.device.training import LocalTraining, Samples
-from fedmef.errors import MessageError
+from fedmef.errors import MessageError, UserError
 from fedmef.experiment.randomness import derive_seed
 from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
 from fedmef.wire.broadcast import decode_broadcast
+from fedmef.wire.job import Job
 from fedmef.wire.store import Store
 from fedmef.wire.update import Update, encode_update
 
 MOST_WEIGHTS = 2**26  # six times a ResNet18, by default
+MOST_VALUES = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,7 @@ class Device:
         store: what it keeps between rounds; None: every message must bring everything.
         find_method: the device halves that it has; a server cannot make it import anything else.
         most_weights: the largest network that it takes, active and pruned weights together; None: any.
+        most_values: of all results of a network, for a batch, together; None: any number.
     """
 
     number: int
@@ -33,13 +37,14 @@ class Device:
     store: Store | None = None
     find_method: Callable[[str], type[Method]] = find_builtin_method
     most_weights: int | None = MOST_WEIGHTS
+    most_values: int | None = MOST_VALUES
 
     def train(self, message: bytes) -> bytes:
         """One round."""
         model, job = decode_broadcast(message, self.store, self.most_weights)
-        del message  # a device with little memory does not hold it while it trains
-        self._check(model.network)
-        method, network = self.find_method(job.method)(), model.network
+        del message  # where the caller has let go of it too, it is gone while the device trains
+        self._check(model.network, job)
+        method, network = self._method(job)(), model.network
         backend = self.open_backend(network)
         backend.load(model.state, derive_seed(job.seed, "device", job.round, self.number))
         del model
@@ -50,12 +55,23 @@ class Device:
         update = Update(self.number, len(self.samples), local.mean_loss(), weights, extras)
         return encode_update(update, network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 
-    def _check(self, network: Network) -> None:
+    def _method(self, job: Job) -> type[Method]:
+        try:
+            return self.find_method(job.method)
+        except UserError as error:
+            raise MessageError(str(error)) from None
+
+    def _check(self, network: Network, job: Job) -> None:
         shape = self.samples.images.shape[1:]
         if shape != network.input.shape:
             raise MessageError(
                 f"device {self.number} has images of shape {list(shape)}, the network takes "
                 f"{list(network.input.shape)}"
+            )
+        values = sum(map(math.prod, network.shapes.values())) * min(job.batch_size, len(self.samples))
+        if self.most_values is not None and values > self.most_values:
+            raise MessageError(
+                f"a step computes {values:,} values: device {self.number} takes at most {self.most_values:,}"
             )
         labels = self.samples.labels[self.samples.indices]
         if not labels.size:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmef.device.backend import Backend, Step
-from fedmef.device.batches import batches
+from fedmef.device.batches import augment, batch_sizes, epoch
 from fedmef.experiment.randomness import derive_seed, generator_for
 from fedmef.methods.extrusion import Pull
 from fedmef.sparsity.arrays import Bytes, Integers
@@ -38,8 +38,7 @@ class LocalTraining:
         self.job = job
         self.losses: list[float] = []
         self._generator = generator_for(job.seed, "batches", job.round, device)
-        self._batches = self._epochs()
-        self._last_batch: tuple[Bytes, Integers] | None = None
+        self._order = self._epochs()
         self._epochs_trained = 0.0
 
     @property
@@ -49,7 +48,9 @@ class LocalTraining:
 
     def steps(self, epochs: float) -> int:
         """How many steps this many epochs take; a part of a step counts as one."""
-        return math.ceil(epochs * math.ceil(len(self.samples) / self.job.batch_size))
+        return math.ceil(
+            epochs * len(batch_sizes(len(self.samples), self.job.batch_size, self.job.left_over))
+        )
 
     def fit(
         self,
@@ -68,15 +69,15 @@ class LocalTraining:
         self._epochs_trained += epochs
         done: Step | None = None
         for number in range(self.steps(self._epochs_trained) - taken):
-            images, labels = self._last_batch = next(self._batches)
             rate, pull = (self.job.learning_rate, None) if schedule is None else schedule(number, done)
-            done = self.backend.step(images, labels, rate, pull)
+            done = self.backend.step(*self._batch(next(self._order)), rate, pull)
             self.losses.append(done.loss)
 
     def growth_scores(self, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
-        """The largest gradients at pruned positions, of the last batch with the weights as they are now."""
-        assert self._last_batch is not None, "fit() comes first"
-        return self.backend.growth(*self._last_batch, counts)
+        """The largest gradients at pruned positions, of a full batch with the weights as they are now."""
+        size = min(self.job.batch_size, len(self.samples))
+        chosen = self._generator.choice(self.samples.indices, size, replace=False)
+        return self.backend.growth(*self._batch(chosen), counts)
 
     def replace(self, model: Model) -> None:
         """Continue with another state of the same network."""
@@ -86,13 +87,10 @@ class LocalTraining:
         """The mean training loss of all steps so far."""
         return float(np.mean(self.losses))
 
-    def _epochs(self) -> Iterator[tuple[Bytes, Integers]]:
+    def _epochs(self) -> Iterator[Integers]:
         while True:
-            yield from batches(
-                self.samples.images,
-                self.samples.labels,
-                self.samples.indices,
-                self.job.batch_size,
-                self._generator,
-                augmented=self.job.augment,
-            )
+            yield from epoch(self.samples.indices, self.job.batch_size, self.job.left_over, self._generator)
+
+    def _batch(self, chosen: Integers) -> tuple[Bytes, Integers]:
+        images = self.samples.images[chosen]
+        return augment(images, self._generator) if self.job.augment else images, self.samples.labels[chosen]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment.faults import Faults
 from fedmef.wire.floats import WireType
-from fedmef.wire.job import Job
+from fedmef.wire.job import MOST_EPOCHS, Job, LeftOver
 from fedmef.wire.schemes import Rule
 
 Aggregation = Literal["mean", "median", "trimmed_mean"]
@@ -51,15 +51,21 @@ class Experiment(BaseModel):
         default=0.5, gt=0, description="Dirichlet's alpha: the smaller, the more devices differ."
     )
 
-    local_epochs: int = Field(default=5, ge=1, description="Epochs E on each device in each round.")
+    local_epochs: int = Field(
+        default=5, ge=1, le=MOST_EPOCHS, description="Epochs E on each device in each round."
+    )
     batch_size: int = Field(default=32, ge=1, description="Samples in a local step.")
-    learning_rate: float = Field(
-        default=0.5, gt=0, le=1e30, description="Initial learning rate of plain SGD."
+    learning_rate: float | None = Field(
+        default=None, gt=0, le=1e30, description="Initial learning rate of plain SGD (default: the method's)."
     )
     learning_rate_decay: float = Field(
         default=0.95, gt=0, le=1, description="Factor of the learning rate's decay."
     )
     decay_every: int = Field(default=10, ge=1, description="Rounds between two decays.")
+    left_over: LeftOver = Field(
+        default="even",
+        description="Samples beyond full batches: spread evenly over the steps, dropped, or kept as a batch.",
+    )
     augment: bool = Field(default=False, description="Random crops and flips of training images.")
 
     sparsity: float = Field(
@@ -74,7 +80,8 @@ class Experiment(BaseModel):
     )
     gamma: float = Field(default=1.0, gt=0, description="NSConv: the norm of a filter.")
     scaling: Literal["filter", "paper"] = Field(
-        default="filter", description="NSConv: scale by the filter's own weights, or by sqrt(c_in) as Eq. 7."
+        default="filter",
+        description="NSConv: divide a filter by its own norm, or as Eq. 7 by σ and sqrt(c_in).",
     )
     affine: bool = Field(default=False, description="NSConv: learn a gain and a bias per filter.")
 
@@ -89,8 +96,9 @@ class Experiment(BaseModel):
         ge=0,
         description="FedMef's lambda, the weight of the penalty on what will be pruned; 0 is no penalty.",
     )
-    grow_init: Literal["zero", "mean"] = Field(
-        default="zero", description="First value of a grown weight: 0, or its filter's mean."
+    grow_init: Literal["zero", "step"] = Field(
+        default="zero",
+        description="First value of a grown weight: 0, or one step down its averaged gradient.",
     )
 
     deadline: float | None = Field(
@@ -210,20 +218,18 @@ class Experiment(BaseModel):
         """`R_stop`, as given or by default."""
         return round(0.6 * self.rounds) if self.adjust_until is None else self.adjust_until
 
-    def learning_rate_at(self, round_number: int) -> float:
-        """`η_r`: the learning rate of the ordinary schedule."""
-        return self.learning_rate * self.learning_rate_decay ** (round_number // self.decay_every)
-
-    def job(self, round_number: int) -> Job:
-        """What devices are told in a round that adjusts nothing."""
+    def job(self, round_number: int, own_rate: float) -> Job:
+        """What devices are told in a round that adjusts nothing; `own_rate` is the method's `η_0`."""
+        initial = own_rate if self.learning_rate is None else self.learning_rate
         return Job(
             method=self.method,
             round=round_number,
             seed=self.seed,
-            learning_rate=self.learning_rate_at(round_number),
-            initial_rate=self.learning_rate,
+            learning_rate=initial * self.learning_rate_decay ** (round_number // self.decay_every),
+            initial_rate=initial,
             local_epochs=self.local_epochs,
             batch_size=self.batch_size,
+            left_over=self.left_over,
             augment=self.augment,
             extrusion=self.extrusion,
             wire_scheme=self.wire_scheme,

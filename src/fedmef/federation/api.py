@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmef.costs.limit import check_device_memory
+from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.device.backend import backend_for, own_module
 from fedmef.errors import UserError
@@ -19,6 +20,7 @@ from fedmef.federation.preparation import (
     Prepared,
     check_method_and_machine,
     check_names,
+    check_network,
     open_dataset,
     prepare,
 )
@@ -56,13 +58,15 @@ def run(
     Args:
         experiment: what to run.
         out: the run's directory; by default a new one under `runs/`.
-        dataset: the data, if they are open already or your own; by default what the experiment names.
+        dataset: the data, if they are open already or your own; by default what the experiment names. The run
+            is recorded with the name of what it got.
         overwrite: replace a run that is there already.
         watchers: told of every round.
         start: gives the engine that carries the messages; by default the one that the experiment asks for.
         elsewhere: devices have data of their own; of `dataset`, only `test` is used, and its statistics.
         tell: told what is being waited for before the first round.
     """
+    experiment = _naming(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
     Run.check_free(path, overwrite=overwrite)
@@ -97,31 +101,35 @@ def resume(
         return directory
     done = len(directory.finished_rounds())
     if longer and experiment.rounds < done:
-        raise UserError(f"rounds = {experiment.rounds}: {directory.path} has done {done} rounds already")
+        raise UserError(
+            f"rounds = {experiment.rounds}: {directory.path} has done {counted(done, 'round')} already"
+        )
     if done == 0 or directory.network.opaque is not None:
         check_names(experiment)
     else:
         check_method_and_machine(experiment)
     data = dataset or open_dataset(experiment)
     check_device_memory(experiment, data.shape, data.classes, tell)
-    if directory.finished:
-        directory.unfinish()
-    directory.experiment = experiment
-    if longer:
-        directory.write_config()
-    checkpoint = directory.read_checkpoint()
-    first_round, ledger = 0, dict[str, Array]()
-    if checkpoint is None:
-        prepared = prepare(experiment, data)
-        directory.write_network(prepared.model.network)  # its code may have changed
-    else:
+    finished, ledger = directory.finished, dict[str, Array]()
+    if finished:
+        prepared, first_round = Prepared(experiment, data, directory.model()), done
+    elif (checkpoint := directory.read_checkpoint()) is not None:
         model, first_round, ledger = checkpoint
         prepared = Prepared(experiment, data, model)
-        _check_data(model.network, data)
+    else:
+        prepared, first_round = prepare(experiment, data), 0
+    _check_data(prepared.model.network, data)
     fleet = _fleet(prepared, directory.path, elsewhere)
     if not (elsewhere or fleet.store.folder.is_dir()):
         ledger = {}  # what the devices held is gone
     with stop_on_signals() as stop, start(fleet) as engine:
+        if finished:
+            directory.unfinish()
+        directory.experiment = experiment
+        if longer:
+            directory.write_config()
+        if first_round == 0:
+            directory.write_network(prepared.model.network)  # its code may have changed
         return federate(
             directory,
             prepared,
@@ -143,7 +151,7 @@ def load(path: Path | str) -> "nn.Module":
     directory = Run.open(Path(path))
     model = directory.model()
     if model.network.opaque is not None:
-        check_names(directory.experiment)
+        check_network(directory.experiment)
         module = own_module(directory.experiment, model.network)
     else:
         module = load_part("fedmef.nn.module", "NetworkModule")(model.network)
@@ -162,13 +170,21 @@ def evaluate_run(directory: Run) -> Score:
 
 def new_directory(experiment: Experiment) -> Path:
     """A directory under `runs/` that is not there yet, named after the time and the experiment."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}".replace(":", "-")
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}"
+    name = name.replace(":", "-").replace("/", "-")
     path = Path("runs") / name
     number = 2
     while path.exists():
         path = path.with_name(f"{name}-{number}")
         number += 1
     return path
+
+
+def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
+    """The experiment with the name of the data that it gets; a function of the user's own stays named."""
+    if dataset is None or ":" in experiment.dataset:
+        return experiment
+    return experiment.model_copy(update={"dataset": dataset.name})
 
 
 def _fleet(prepared: Prepared, path: Path, elsewhere: bool) -> Fleet:

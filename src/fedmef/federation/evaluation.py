@@ -19,6 +19,12 @@ class Score:
     loss: float
 
 
+def constant_guess(split: Split) -> Score:
+    """What knowing nothing but how frequent each class is would score, at best."""
+    shares = np.bincount(split.labels) / len(split)
+    return Score(float(shares.max()), float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum()))
+
+
 def evaluate(backend: Backend, state: State, split: Split) -> Score:
     """Score a state of the backend's network on all samples of a split."""
     backend.load(state)

@@ -26,8 +26,7 @@ class Prepared:
 
 
 def prepare(experiment: Experiment, dataset: Dataset | None = None) -> Prepared:
-    """Everything that an experiment needs; raises `UserError` for what is not there or does not fit."""
-    check_names(experiment)
+    """Data and model of an experiment whose names are checked; raises `UserError` for what does not fit."""
     data = dataset or open_dataset(experiment)
     build = load_part("fedmef.models.initial", "initial_model")
     return Prepared(experiment, data, build(experiment, data.shape, data.classes, data.statistics))
@@ -48,6 +47,11 @@ def open_dataset(experiment: Experiment) -> Dataset:
 def check_names(experiment: Experiment) -> None:
     """Raise `UserError` for a method, network or accelerator that is not there, before data are opened."""
     check_method_and_machine(experiment)
+    check_network(experiment)
+
+
+def check_network(experiment: Experiment) -> None:
+    """Raise `UserError` when there is no such network."""
     load_part("fedmef.models", "find_builder")(experiment.model, experiment.width, experiment.stem)
 
 

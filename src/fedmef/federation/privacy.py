@@ -28,7 +28,7 @@ ORDERS = (*(1 + tenth / 10 for tenth in range(1, 100)), *range(12, 64), 80, 128,
 def check_private(experiment: Experiment) -> None:
     """Raise `UserError` for an experiment whose privacy could not be promised."""
     if find_spec("opacus") is None:
-        raise UserError("noise_multiplier needs the package opacus: pip install fedmef[privacy]")
+        raise UserError("noise_multiplier needs the package opacus: pip install 'fedmef[privacy]'")
     if experiment.clip_norm is None:
         raise UserError("noise_multiplier needs clip_norm: the noise is a multiple of it, such as 1.0")
     if experiment.aggregation != "mean":

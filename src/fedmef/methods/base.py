@@ -45,6 +45,8 @@ class Recipe:
         norm: BatchNorm stays, NSConv takes its place, or nothing does.
         prune_activations: only a part of the activations is kept for the backward pass.
         plain: none of the above; PyTorch trains the network as it is.
+        learning_rate: `η_0` of an experiment that names none: one that works on all data that were tried
+            (docs/notes/tuning.md), not the best on any.
     """
 
     weights: Literal["sparse", "dense", "swat"] = "sparse"
@@ -52,6 +54,7 @@ class Recipe:
     norm: Literal["batchnorm", "nsconv", "none"] = "batchnorm"
     prune_activations: bool = False
     plain: bool = False
+    learning_rate: float = 0.3
 
     @property
     def has_sparsity(self) -> bool:
@@ -66,12 +69,12 @@ class Rules:
     Attributes:
         combine: the mean of its arrays, or a robust one.
         one_vote_each: every device counts alike, whatever its samples or the size of its numbers.
-        grow_init: the first value of a grown weight: 0, or its filter's mean.
+        grow_init: the first value of a grown weight: 0, or one step down its averaged gradient.
     """
 
     combine: Combine
     one_vote_each: bool = False
-    grow_init: Literal["zero", "mean"] = "zero"
+    grow_init: Literal["zero", "step"] = "zero"
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Method:
 
     def job(self, experiment: "Experiment", round_number: int) -> Job:
         """What the devices do in this round."""
-        return experiment.job(round_number)
+        return experiment.job(round_number, self.recipe.learning_rate)
 
     def train(self, local: "LocalTraining", job: Job) -> Extras:
         """The device's half: train the local model, and return what goes up besides its weights."""

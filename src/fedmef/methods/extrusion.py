@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmef.sparsity.adjustment import weakest
 from fedmef.sparsity.arrays import Integers
 from fedmef.sparsity.model import Model
-from fedmef.sparsity.topk import smallest_magnitudes
 
 if TYPE_CHECKING:
     from fedmef.device.backend import Step
@@ -30,7 +30,7 @@ class Pull:
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """`θ_low`: in each layer the `ξ_l` active weights of smallest magnitude, marked on receipt.
+    """`θ_low`: in each layer the `ξ_l` weights that the server would drop now, marked on receipt.
 
     Attributes:
         places: of the marked weights among the layer's active values.
@@ -43,7 +43,11 @@ class Marked:
 
 def mark_smallest(model: Model, counts: Mapping[str, int]) -> Marked:
     """Mark `counts` weights of each layer named."""
-    places = {name: smallest_magnitudes(model.values(name), count) for name, count in counts.items()}
+    layers = model.network.sparse_layers
+    places = {
+        name: weakest(model.positions(name), model.values(name), layers[name], count)
+        for name, count in counts.items()
+    }
     squares = sum(float(np.square(model.values(name)[place]).sum()) for name, place in places.items())
     return Marked(places, math.sqrt(squares))
 
@@ -86,4 +90,4 @@ class Extrusion:
     def schedule(self, step: int, before: "Step | None") -> tuple[float, Pull]:
         """`μ_t`, and what the step pulls towards 0."""
         rate = self.rate.value(step, self.marked.norm if before is None else before.pulled_norm)
-        return rate, Pull(self.marked.places, min(self.strength, 0.5 / rate))
+        return rate, Pull(self.marked.places, min(self.strength, 0.5 / max(rate, 1e-30)))

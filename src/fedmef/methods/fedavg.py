@@ -13,4 +13,4 @@ class FedAvg(Method):
 class FedAvgSAP(FedAvg):
     """FedAvg with scaled activation pruning: dense weights, NSConv, pruned caches."""
 
-    recipe = Recipe(weights="dense", norm="nsconv", prune_activations=True)
+    recipe = Recipe(weights="dense", norm="nsconv", prune_activations=True, learning_rate=1.0)

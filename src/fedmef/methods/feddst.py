@@ -12,7 +12,7 @@ from fedmef.errors import RejectedError
 from fedmef.methods.base import Adjustment, Rules, average_floats, expect_extras, sample_weights
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
-from fedmef.sparsity.adjustment import drop_and_grow
+from fedmef.sparsity.adjustment import drop_and_grow, weakest
 from fedmef.sparsity.arrays import Array, Integers
 from fedmef.sparsity.masks import active_positions
 from fedmef.sparsity.model import Model
@@ -67,12 +67,15 @@ def _adjust_locally(local: "LocalTraining", job: Job) -> None:
     model = Model(local.model.network, dict(local.model.state))
     counts = adjustment_counts(model, job.adjustment_rate)
     for name, scores in local.growth_scores(counts).items():
-        values, initial = model.values(name), np.zeros_like(scores.gradients)
+        positions, values, layer = (
+            model.positions(name),
+            model.values(name),
+            model.network.sparse_layers[name],
+        )
+        dropped = weakest(positions, values, layer, counts[name])
+        initial = np.zeros_like(scores.gradients)
         model.assign(
-            name,
-            *drop_and_grow(
-                model.positions(name), values, scores.positions, scores.gradients, counts[name], initial
-            ),
+            name, *drop_and_grow(positions, values, dropped, scores.positions, scores.gradients, initial)
         )
     local.replace(model)
 

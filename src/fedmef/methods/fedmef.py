@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class FedMef(FedTiny):
     """Algorithm 1, both halves."""
 
-    recipe = Recipe(norm="nsconv", prune_activations=True)
+    recipe = Recipe(norm="nsconv", prune_activations=True, learning_rate=1.0)
 
     def train(self, local: "LocalTraining", job: Job) -> Extras:
         """Ordinary training; in adjustment rounds extrusion instead, then the top-ξ gradients."""

@@ -27,7 +27,7 @@ class FedTiny(Method):
     def job(self, experiment: "Experiment", round_number: int) -> Job:
         """Adjust every `ΔR` rounds, up to `R_stop`."""
         rate = adjustment_schedule(experiment).rate(round_number)
-        return replace(experiment.job(round_number), adjustment_rate=rate)
+        return replace(super().job(experiment, round_number), adjustment_rate=rate)
 
     def train(self, local: "LocalTraining", job: Job) -> Extras:
         """Ordinary training; in adjustment rounds the top-ξ gradients at pruned positions go up too."""
@@ -42,4 +42,4 @@ class FedTiny(Method):
 
     def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Drop `ξ_l` weights of every layer and grow as many."""
-        return drop_and_grow_from_averages(model, updates, job.adjustment_rate, rules)
+        return drop_and_grow_from_averages(model, updates, job, rules)

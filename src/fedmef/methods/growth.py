@@ -6,12 +6,12 @@ import numpy as np
 
 from fedmef.errors import RejectedError
 from fedmef.methods.base import Adjustment, Rules, adjustable_layers, expect_extras, sample_weights
-from fedmef.sparsity.adjustment import adjustment_count, drop_and_grow
-from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.adjustment import adjustment_count, drop_and_grow, weakest
+from fedmef.sparsity.arrays import Bits, Integers
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.operations import Layer
-from fedmef.sparsity.topk import smallest_magnitudes
+from fedmef.wire.job import Job
 from fedmef.wire.update import Update
 
 
@@ -35,31 +35,30 @@ def average_scores(scores: Sequence[GrowthScores], weights: Sequence[float]) -> 
 
 
 def drop_and_grow_from_averages(
-    model: Model, updates: Sequence[Update], rate: float, rules: Rules
+    model: Model, updates: Sequence[Update], job: Job, rules: Rules
 ) -> Adjustment:
     """In every layer, drop the `ξ_l` smallest weights and grow the `ξ_l` largest averaged gradients.
 
     Under NSConv a weight's magnitude is its distance from its filter's mean, which is all that NSConv sees.
+    A filter that was dead begins with one step down the gradient: with equal weights it would stay at 0.
     """
     votes = rules.one_vote_each
     weights = [1.0 / len(updates)] * len(updates) if votes else sample_weights(updates)
     exchanged, dropped_magnitude = 0, 0.0
-    for name, wanted in adjustment_counts(model, rate).items():
+    for name, wanted in adjustment_counts(model, job.adjustment_rate).items():
         layer = model.network.sparse_layers[name]
         sent = [_checked_scores(update, name, model) for update in updates]
         scores = average_scores([_vote(score) for score in sent] if votes else sent, weights)
         model.center_filters(name)
         positions, values = model.positions(name), model.values(name)
-        dropped = smallest_magnitudes(values, min(wanted, scores.positions.size))
-        initial = np.zeros(scores.positions.size, dtype=values.dtype)
-        if rules.grow_init == "mean":
-            kept = np.delete(np.arange(values.size), dropped)
-            means = _filter_means(positions[kept], values[kept], layer)
-            initial = means[scores.positions // layer.filter_size]
+        dropped = weakest(positions, values, layer, wanted)[: scores.positions.size]
+        initial = (-job.learning_rate * scores.gradients).astype(values.dtype)
+        if rules.grow_init == "zero":
+            initial[~_is_dead(layer, positions)[scores.positions // layer.filter_size]] = 0
         exchanged += dropped.size
         dropped_magnitude += float(np.abs(values[dropped]).sum())
         model.assign(
-            name, *drop_and_grow(positions, values, scores.positions, scores.gradients, wanted, initial)
+            name, *drop_and_grow(positions, values, dropped, scores.positions, scores.gradients, initial)
         )
         model.center_filters(name)  # now, because devices mark by magnitude what goes next time
     return Adjustment(exchanged, dropped_magnitude / exchanged if exchanged else None)
@@ -71,13 +70,10 @@ def _vote(scores: GrowthScores) -> GrowthScores:
     return GrowthScores(scores.positions, scores.gradients / norm)
 
 
-def _filter_means(positions: Integers, values: Array, layer: Layer) -> Array:
-    """The mean weight of every filter, 0 for a filter without any."""
-    filters = positions // layer.filter_size
-    lengths = np.bincount(filters, minlength=layer.filters)
-    sums = np.bincount(filters, values.astype(np.float64), minlength=layer.filters)
-    means: Array = (sums / np.maximum(lengths, 1)).astype(values.dtype)
-    return means
+def _is_dead(layer: Layer, positions: Integers) -> Bits:
+    """Of every filter, whether it needs two active weights to give anything but 0, and has fewer."""
+    lengths = np.bincount(positions // layer.filter_size, minlength=layer.filters)
+    return (lengths < 2) & (layer.normalization is not None)
 
 
 def check_growth(model: Model, update: Update, rate: float) -> None:

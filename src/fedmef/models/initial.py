@@ -3,7 +3,7 @@
 from torch import nn
 
 from fedmef.data.dataset import Statistics
-from fedmef.errors import UserError
+from fedmef.errors import SparsityError, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import find_method
 from fedmef.models import build_model
@@ -27,6 +27,11 @@ def initial_model(
             f"model '{experiment.model}' answers {network.classes} numbers to an image: it must answer one "
             f"for each of the {classes} classes"
         )
+    if wide := [name for name, spec in network.arrays.items() if spec.dtype == "float64"]:
+        raise UserError(
+            f"model '{experiment.model}': {wide[0]} is float64, and a federation trains float32; "
+            "model.float() converts it"
+        )
     model = Model(network, module_state(module, network))
     for name in network.sparse_layers:
         model.center_filters(name)  # so that the smallest weights are those that matter least, from the start
@@ -45,7 +50,16 @@ def plain_network(experiment: Experiment, shape: tuple[int, int, int], classes: 
 def prepared_module(experiment: Experiment, channels: int, classes: int) -> nn.Module:
     """The same as a PyTorch module, which a network with opaque operations needs to be trained."""
     recipe = find_method(experiment.method).recipe
-    return prepare(_built(experiment, channels, classes), recipe, experiment)
+    module = _built(experiment, channels, classes)
+    try:
+        return prepare(module, recipe, experiment)
+    except UserError as error:
+        if isinstance(error, SparsityError) or "skip" not in str(error):
+            raise
+        raise UserError(
+            f"model '{experiment.model}': {error}. A federation cannot skip: write the network without that "
+            "module, or call fedmef.sparsify in a training loop of your own"
+        ) from error
 
 
 def _built(experiment: Experiment, channels: int, classes: int) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedmef.device.backend import Step
 from fedmef.errors import UserError
 from fedmef.methods.extrusion import Pull
+from fedmef.nn.batchnorm import frozen_statistics
 from fedmef.nn.growth import growth_scores
 from fedmef.nn.layers import sparse_layers
 from fedmef.nn.module import NetworkModule, load_state, normalize
@@ -59,7 +60,8 @@ class TorchBackend:
             return Step(float(loss.detach()), norm)
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
-        with self._running(training=True), growth_scores(self.module, counts) as scores:
+        growing = growth_scores(self.module, counts)
+        with self._running(training=True), frozen_statistics(self.module), growing as scores:
             logits = self.module(self.normalized(images))
             F.cross_entropy(logits, self._tensor(labels)).backward()  # type: ignore[no-untyped-call]
             self.module.zero_grad()

@@ -1,5 +1,8 @@
 """BatchNorm that survives a batch with one value per channel, which has no variance to divide by."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +27,21 @@ class BatchNorm1d(_Guarded, nn.BatchNorm1d):
 
 class BatchNorm2d(_Guarded, nn.BatchNorm2d):
     """Drop-in for `nn.BatchNorm2d`."""
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Iterator[None]:
+    """Inside the block training uses a batch's statistics as ever, and the running ones stay as they are."""
+    tracking = [
+        module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
+    try:
+        for module in tracking:
+            module.track_running_stats = False
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True
 
 
 def guard_batchnorm(model: nn.Module) -> nn.Module:

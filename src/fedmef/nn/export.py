@@ -5,19 +5,20 @@ that is described completely is also checked by function: its data, executed, mu
 """
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedmef.errors import NetworkError, UserError
 from fedmef.nn.describe import array_spec, float_name
 from fedmef.nn.layers import sparse_layers
 from fedmef.nn.module import NetworkModule, load_state
-from fedmef.nn.trace import Trace, Tracer, UntraceableError
+from fedmef.nn.trace import Trace, Tracer, UntraceableError, asking_for_training
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import INPUT, Input, Network
 from fedmef.sparsity.operations import Opaque, Operation
 
 SAME = 1e-4  # relative difference between two ways to compute the same
+SAME_GRADIENT = 1e-2  # a tie between two activations may be pruned in either way
 
 
 def export_network(model: nn.Module, images: Input) -> Network:
@@ -65,10 +66,7 @@ def _export(model: nn.Module, images: Input) -> Network:
     try:
         trace = Trace(model, batch)
         network = network_of(trace.operations())
-        if _differs_in_training(model, trace.graph):
-            reason = "forward() does something else in training"
-        else:
-            reason = _difference(model, network, batch) if network.opaque is None else ""
+        reason = _beyond_data(model) or ("" if network.opaque else _difference(model, network, batch))
         if reason:
             network = network_of((*network.operations, _own_code(model, reason, classes, network.operations)))
     except (NetworkError, UntraceableError) as error:
@@ -95,23 +93,37 @@ def _own_code(model: nn.Module, reason: str, classes: int, before: tuple[Operati
     )
 
 
-def _differs_in_training(model: nn.Module, graph: fx.Graph) -> bool:
-    """Whether forward() asks if it is training, as stochastic depth does; it was traced while it is not.
-
-    Or train() is its own, and leaves some modules as they are, such as BatchNorms whose statistics stay.
-    """
+def _beyond_data(model: nn.Module) -> str:
+    """What a network does that a list of operations cannot say, or ""."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(model.parameters())) and _layers_share(model):
+        return "layers share weights"
+    asked: list[str] = []
     try:
         model.train()
-        left_out = not all(module.training for module in model.modules())
-        return left_out or str(Tracer().trace(model)) != str(graph)
+        if not all(module.training for module in model.modules()):
+            return "train() leaves some modules as they are"
+        with torch.random.fork_rng(devices=[]), asking_for_training(model, asked):
+            Tracer().trace(model)
     except Exception:  # user code runs here, so it may raise anything
-        return True
+        return "forward() cannot be followed in training"
     finally:
         model.eval()
+    return "forward() does something else in training" if asked else ""
+
+
+def _layers_share(model: nn.Module) -> bool:
+    """Whether two modules have one parameter; one module under two names is no matter."""
+    owners: dict[int, int] = {}
+    return any(
+        owners.setdefault(id(parameter), id(module)) != id(module)
+        for module in model.modules()
+        for parameter in module.parameters(recurse=False)
+    )
 
 
 def _difference(model: nn.Module, network: Network, batch: Tensor) -> str:
-    """Why a network as data is not what its code computes, or "".
+    """Why a network as data is not what its code computes and trains, or "".
 
     In double precision: a deep network may blow up a rounding beyond any tolerance.
     """
@@ -120,8 +132,33 @@ def _difference(model: nn.Module, network: Network, batch: Tensor) -> str:
     exact = {
         name: tensor.double() for name, tensor in model.state_dict().items() if tensor.is_floating_point()
     }
-    logits = functional_call(model, exact, batch)
-    difference = (executed.double().eval()(batch) - logits).abs().max()
-    if difference <= SAME * logits.abs().max().clamp(min=1e-3):
-        return ""
-    return f"as data it computes something else than its code: logits differ by {float(difference):.2g}"
+    trained = {
+        name: exact[name].requires_grad_()
+        for name, parameter in executed.named_parameters()
+        if parameter.requires_grad
+    }
+    with torch.enable_grad():
+        logits = functional_call(model, exact, batch)
+        results = executed.double().eval()(batch)
+    difference = float((results - logits).detach().abs().max())
+    if not difference <= SAME * float(logits.detach().abs().max().clamp(min=1e-3)):
+        return f"as data it computes something else than its code: logits differ by {difference:.2g}"
+    parameters = dict(executed.named_parameters())
+    ours = _gradients(results, [parameters[name] for name in trained])
+    theirs = _gradients(logits, list(trained.values()))
+    for name, mine, own in zip(trained, ours, theirs, strict=True):
+        if (mine - own).norm() > SAME_GRADIENT * max(float(own.norm()), 1e-12):
+            return f"as data it would be trained in another way than its code: {name}"
+    return ""
+
+
+@torch.enable_grad()
+def _gradients(logits: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    """Of a number that all logits take part in; 0 for a parameter that has none."""
+    if not logits.requires_grad:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    found = torch.autograd.grad(logits.square().sum(), parameters, allow_unused=True)
+    return [
+        torch.zeros_like(parameter) if gradient is None else gradient
+        for gradient, parameter in zip(found, parameters, strict=True)
+    ]

@@ -25,11 +25,14 @@ class NetworkGraph:
         feeds: for each BatchNorm the layers (or modules that are left alone) whose outputs reach it with no
             other in between, and None if the network's own input does.
         functionals: forward() calls F.relu or the like.
+        before_classifier: what the last layer's input passes since the layers before it: modules by name, and
+            functions.
     """
 
     layers: tuple[str, ...]
     feeds: dict[str, frozenset[str | None]]
     functionals: bool
+    before_classifier: frozenset[str] = frozenset()
 
 
 def trace_network(model: nn.Module, is_left_alone: Callable[[str], bool]) -> NetworkGraph:
@@ -66,7 +69,9 @@ def trace_network(model: nn.Module, is_left_alone: Callable[[str], bool]) -> Net
                     f"sparsify cannot convert the call of {function} in {_place(node, model)}: {_OVERWRITES}"
                 )
             functionals = functionals or function in SAVING_VERSIONS
-    return NetworkGraph(tuple(layers), feeds, functionals)
+    last = next((node for node in reversed(graph.nodes) if layers and node.target == layers[-1]), None)
+    passed = _since_layers(last, modules)[1] if last is not None else frozenset()
+    return NetworkGraph(tuple(layers), feeds, functionals, passed)
 
 
 class _Tracer(fx.Tracer):
@@ -82,23 +87,38 @@ class _Tracer(fx.Tracer):
 def _feeding_layers(
     batchnorm: fx.Node, modules: dict[str, nn.Module], is_left_alone: Callable[[str], bool]
 ) -> frozenset[str | None]:
+    return _since_layers(batchnorm, modules, is_left_alone)[0]
+
+
+def _since_layers(
+    node: fx.Node,
+    modules: dict[str, nn.Module],
+    is_left_alone: Callable[[str], bool] = lambda name: False,
+) -> tuple[frozenset[str | None], frozenset[str]]:
+    """The layers (or modules that are left alone) whose outputs reach a node, and what lies in between.
+
+    None among the layers is the network's own input.
+    """
     found: set[str | None] = set()
+    between: set[str] = set()
     seen: set[fx.Node] = set()
-    waiting = list(batchnorm.all_input_nodes)
+    waiting = list(node.all_input_nodes)
     while waiting:
-        node = waiting.pop()
-        if node in seen:
+        source = waiting.pop()
+        if source in seen:
             continue
-        seen.add(node)
-        if node.op in ("placeholder", "get_attr"):
+        seen.add(source)
+        name = str(getattr(source.target, "__name__", source.target))
+        if source.op in ("placeholder", "get_attr"):
             found.add(None)
-        elif node.op == "call_module" and (
-            isinstance(modules[str(node.target)], nn.Conv2d | nn.Linear) or is_left_alone(str(node.target))
+        elif source.op == "call_module" and (
+            isinstance(modules[name], nn.Conv2d | nn.Linear) or is_left_alone(name)
         ):
-            found.add(str(node.target))
+            found.add(name)
         else:
-            waiting += node.all_input_nodes
-    return frozenset(found)
+            between.add(name)
+            waiting += source.all_input_nodes
+    return frozenset(found), frozenset(between)
 
 
 def _is_input_read_later(node: fx.Node) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedmef.errors import FedmefError, UserError
 from fedmef.nn.layers import sparse_layers
+from fedmef.nn.relu import passing_at_zero
 from fedmef.nn.topk import largest_magnitudes
 from fedmef.sparsity.growth import GrowthScores
 
@@ -43,7 +44,8 @@ def growth_scores(model: nn.Module, counts: Mapping[str, int]) -> Iterator[dict[
     try:
         for name in counts:
             layers[name].observe_growth = partial(observe, name)
-        yield scores
+        with passing_at_zero():
+            yield scores
     finally:
         for name in counts:
             layers[name].observe_growth = None

@@ -17,7 +17,7 @@ from fedmef.nn.bits import active_positions, count_bits, mask_from_positions
 from fedmef.nn.convolution import CachePolicy, Geometry, GrowthObserver, SparseWeight, sparse_conv2d
 from fedmef.nn.normalization import FilterNormalization, Scaling
 from fedmef.nn.pooling import Size, pair
-from fedmef.sparsity.masks import active_count, packed_size, random_mask
+from fedmef.sparsity.masks import active_count, enliven, packed_size, random_mask
 
 
 class SparseConv2d(nn.Module):
@@ -27,7 +27,7 @@ class SparseConv2d(nn.Module):
         sparsity: share of weights that is pruned, at random positions (`generator` decides which).
         normalize: make it NSConv: filters are centred and scaled to norm `gamma`; no BatchNorm is needed.
         gamma: the norm of a normalised filter.
-        scaling: "filter", or "paper" for the paper's Eq. 7 (see `fedmef.nn.normalization`).
+        scaling: "filter", or "paper", nearer to the paper's Eq. 7 (see `fedmef.nn.normalization`).
         affine: with `normalize`, learn a gain per filter; usually together with `bias=True`.
         activation_sparsity: share of the input that is forgotten before it is kept for the backward pass.
         cache_dtype: how the kept part is stored (default: as it is); `torch.float16` halves it.
@@ -77,7 +77,9 @@ class SparseConv2d(nn.Module):
         if generator is None:
             generator = np.random.default_rng(int(torch.randint(2**62, ())))
         count = active_count(geometry.size, sparsity)
-        mask = torch.from_numpy(random_mask(geometry.size, count, generator)).to(device)
+        packed = random_mask(geometry.size, count, generator)
+        packed = enliven(packed, (out_channels, geometry.size // out_channels), generator)
+        mask = torch.from_numpy(packed).to(device)
         # The fan-in that a filter really has decides how large its weights start (He et al. 2015).
         deviation = math.sqrt(2 / max(1.0, count / out_channels))
         values = torch.from_numpy(generator.standard_normal(count) * deviation).to(device)
@@ -198,7 +200,7 @@ class SparseConv2d(nn.Module):
     ) -> Self:
         """The layer with the weights of a dense one at the ones of a packed mask, frozen if they are."""
         weight = dense.weight.detach().reshape(-1)
-        has_bias = dense.bias is not None or affine
+        has_bias = affine if geometry.normalization else dense.bias is not None
         layer = cls.empty(
             geometry, cache, gain=affine, bias=has_bias, dtype=weight.dtype, device=weight.device
         )

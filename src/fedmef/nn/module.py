@@ -13,6 +13,7 @@ from fedmef.errors import UserError
 from fedmef.nn import pooling, relu
 from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d
 from fedmef.nn.convolution import CachePolicy, Geometry
+from fedmef.nn.features import layer_norm, scale
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.normalization import FilterNormalization
 from fedmef.nn.swat import SwatConv2d
@@ -29,10 +30,12 @@ from fedmef.sparsity.operations import (
     Convolution,
     Flatten,
     Layer,
+    LayerNorm,
     Linear,
     MaxPool,
     Operation,
     ReLU,
+    Scale,
 )
 
 FLOATS = {"float32": torch.float32, "float64": torch.float64}
@@ -207,6 +210,10 @@ def _function(operation: Operation) -> Function:  # noqa: PLR0911
         case AdaptiveAveragePool():
             adaptive = pooling.adaptive_avg_pool2d if operation.compact else F.adaptive_avg_pool2d
             return lambda images: adaptive(images, operation.size)
+        case LayerNorm():
+            return partial(layer_norm, epsilon=operation.epsilon)
+        case Scale(factor=factor):
+            return partial(scale, factor=factor)
         case Add():
             return torch.add
         case Concatenate():

@@ -5,7 +5,8 @@
 Deviations from Eq. 7 as printed: the mask stands outside, so that pruned positions stay 0, and the divisor
 has `sqrt(n_i)` instead of the factor `sqrt(c_in)`, so that a filter has norm γ whatever its size and density.
 A filter with fewer than two active weights is dead: its output and its gradients are 0. One whose weights are
-all equal gives 0 too, and learns at the pace of its layer's other filters.
+all equal gives 0 too, and learns at the pace of its layer's other filters: below an energy `n_i σ_i²` of ε,
+`1 / sqrt(n_i σ_i² + ε)` goes over linearly to the mean of theirs.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class FilterNormalization(Normalization):
 
     Attributes:
         gamma: `γ`, the norm that every filter gets.
-        scaling: "filter" as above, or "paper": `γ / sqrt(c_in)` times the weights in units of their σ_i.
+        scaling: "filter" as above, or "paper": `γ / sqrt(c_in)` times the weights in units of their σ_i. That
+            is the printed Eq. 7 with the mask outside and the `1 / c_in` of its proof.
         input_channels: `c_in`, which only "paper" uses.
         epsilon: `ε`.
     """
@@ -58,9 +60,11 @@ class FilterNormalization(Normalization):
         """`1 / sqrt(n_i σ_i² + ε)`, given `n_i σ_i²`."""
         inverse_norm = torch.rsqrt(energy + self.epsilon)
         # Equal weights, such as those that grew at 0, have θ̂ = 0 at any scale, but 1 / sqrt(ε) would multiply
-        # their gradient by 1000: they get the scale of the layer's other filters.
-        varied = energy > self.epsilon
-        return torch.where(varied, inverse_norm, _mean_where(inverse_norm, varied)) * (lengths >= 2)
+        # their gradient by 1000: they get the scale of the layer's other filters, and below ε the scale goes
+        # over to that without a jump.
+        usual = _mean_where(inverse_norm, energy > self.epsilon)
+        share = (energy / self.epsilon).clamp(max=1)
+        return torch.lerp(usual, inverse_norm, share) * (lengths >= 2)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,14 @@
 
 A plain ReLU keeps its dense output alive, which undoes what pruned caches save. ReLU6 needs one bit too: its
 gradient passes exactly where `0 < x < 6`.
+
+While growth is scored it passes at `x = 0` too: a dead filter of NSConv gives exactly 0 everywhere, and with
+ReLU's usual derivative there it could never grow back.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,6 +19,18 @@ from fedmef.nn.bits import pack_bits, unpack_factors
 from fedmef.nn.elements import greater
 from fedmef.nn.layout import from_memory_order, in_memory_order, is_channels_last
 
+_at_zero: ContextVar[bool] = ContextVar("at_zero", default=False)
+
+
+@contextmanager
+def passing_at_zero() -> Iterator[None]:
+    """Forward passes inside the block let gradients through where the input is exactly 0."""
+    before = _at_zero.set(True)
+    try:
+        yield
+    finally:
+        _at_zero.reset(before)
+
 
 class _Clamp(torch.autograd.Function):
     @staticmethod
@@ -21,6 +39,8 @@ class _Clamp(torch.autograd.Function):
         ctx.channels_last = is_channels_last(output)
         ordered = in_memory_order(output, ctx.channels_last)
         inside = greater(ordered, 0)
+        if _at_zero.get():
+            inside.logical_or_(in_memory_order(input, ctx.channels_last) == 0)
         if upper is not None:
             inside.logical_and_(ordered < upper)
         ctx.save_for_backward(pack_bits(inside))

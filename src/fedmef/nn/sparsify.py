@@ -1,6 +1,6 @@
 """Ordinary models in, sparse models out: swaps the layers of any convolutional network."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
@@ -12,14 +12,16 @@ from torch.nn.utils.parametrize import is_parametrized
 from fedmef.errors import SparsityError, UserError
 from fedmef.experiment.randomness import generator_for
 from fedmef.nn.batchnorm import guard_batchnorm
+from fedmef.nn.features import normalize_features
 from fedmef.nn.functionals import save_memory_in_functionals
 from fedmef.nn.graph import BATCHNORMS, NetworkGraph, trace_network
 from fedmef.nn.layers import SparseConv2d, SparseLinear
 from fedmef.nn.normalization import Scaling
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
-from fedmef.sparsity import Distribution, active_positions, layer_counts, magnitude_mask, random_mask
+from fedmef.sparsity import Distribution, layer_counts, magnitude_mask, random_mask
 from fedmef.sparsity.arrays import Bytes
+from fedmef.sparsity.masks import enliven
 
 Initialization = Literal["random", "magnitude"]
 
@@ -51,7 +53,9 @@ def sparsify(
         model: the network; its weights at the active positions are kept.
         sparsity: share of the weights of sparse layers that is pruned.
         normalize: convolutions and hidden linear layers become NSConv, and the BatchNorms that they feed go
-            away. The classifier is never normalised: its logits must be free to grow.
+            away. They have no bias, unless `affine`: its steps would be large against outputs that are small.
+            The classifier's filters are not normalised: its logits must be free to grow. Its input is,
+            image by image (`fedmef.nn.features`), unless the network does so itself.
         activation_sparsity: share of a layer's input that is forgotten before the rest is kept for the
             backward pass. The first convolution's and the classifier's inputs are kept whole.
         cache_dtype: how the kept part is stored, for example `torch.float16` (default: as it is).
@@ -85,12 +89,13 @@ def sparsify(
     dense = _Names(keep_dense, model, "keep_dense")
     layers = {name: modules[name] for name in graph.layers if name in modules}
     shapes = {name: _weight(layer).shape for name, layer in layers.items() if not dense.match(name)}
-    counts = layer_counts(shapes, sparsity, distribution)
+    counts = layer_counts(shapes, sparsity, distribution, least=2)
     if starved := [name for name, count in counts.items() if count == 0]:
         raise SparsityError(
             f"sparsity = {sparsity}: leaves no weight in '{starved[0]}'; lower it, or add to keep_dense"
         )
 
+    classifier_shape = tuple(_weight(model.get_submodule(classifier)).shape)
     normalization: dict[str, Any] = {}
     if normalize:
         normalization = {"normalize": True, "gamma": gamma, "scaling": scaling, "affine": affine}
@@ -103,7 +108,7 @@ def sparsify(
         count = counts.get(name, _weight(layer).numel())
         mask = _initial_mask(layer, count, initialization, generator_for(seed, "mask", name))
         if normalize and name != classifier:
-            _check_living(name, layer, mask, sparsity)
+            _check_filters(name, layer)
         cache = {"activation_sparsity": cache_sparsity, "cache_dtype": cache_dtype}
         options = cache | ({} if name == classifier else normalization)
         replacements[name] = _sparse(layer, mask, options, consume)
@@ -115,6 +120,7 @@ def sparsify(
     for name, replacement in replacements.items():
         _replace(model, name, replacement)
     if normalize:
+        _normalize_features(model, graph, skipped, classifier_shape)
         not_in_place(modules.values())
     if compact_activations:
         left_alone = [module for name, module in model.named_modules() if skipped.match(name)]
@@ -185,29 +191,34 @@ def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  
     return None
 
 
-def _check_living(name: str, layer: nn.Module, mask: Bytes, sparsity: float) -> None:
-    """NSConv needs two active weights in a filter; a layer without such a filter would only give zeros."""
-    weight = _weight(layer)
-    filter_size = weight[0].numel()
-    if filter_size < 2:
+def _check_filters(name: str, layer: nn.Module) -> None:
+    """NSConv needs two weights in a filter."""
+    if _weight(layer)[0].numel() < 2:
         raise UserError(
             f"sparsify cannot normalise '{name}' ({type(layer).__name__}): its filters have one weight each; "
             f"skip=['{name}'] leaves it as it is"
-        )
-    lengths = np.bincount(active_positions(mask, weight.numel()) // filter_size)
-    if int(lengths.max()) < 2:
-        raise SparsityError(
-            f"sparsity = {sparsity}: leaves no filter of '{name}' two weights, which normalising needs; "
-            "lower it, or add to keep_dense"
         )
 
 
 def _initial_mask(
     layer: nn.Module, count: int, initialization: Initialization, generator: np.random.Generator
 ) -> Bytes:
+    weight = _weight(layer)
     if initialization == "magnitude":
-        return magnitude_mask(_weight(layer).detach().cpu().numpy(), count)
-    return random_mask(_weight(layer).numel(), count, generator)
+        return magnitude_mask(weight.detach().cpu().numpy(), count)
+    mask = random_mask(weight.numel(), count, generator)
+    return enliven(mask, (len(weight), weight[0].numel()), generator)
+
+
+def _normalize_features(
+    model: nn.Module, graph: NetworkGraph, skipped: "_Names", shape: Sequence[int]
+) -> None:
+    """Let the classifier normalise its input, unless the network does so itself or has no other layer."""
+    modules = dict(model.named_modules())
+    kinds = [type(modules[name]).__name__ if name in modules else name for name in graph.before_classifier]
+    classifier = graph.layers[-1]
+    if len(graph.layers) > 1 and not skipped.match(classifier) and "norm" not in " ".join(kinds).lower():
+        normalize_features(modules[classifier], shape)
 
 
 def _sparse(layer: nn.Module, packed: Bytes, options: dict[str, Any], consume: bool) -> SparseConv2d:

@@ -2,7 +2,8 @@
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.fx.node import map_arg
 
 from fedmef.nn import functionals
 from fedmef.nn.describe import array_spec, describe
+from fedmef.nn.features import feature_norm
 from fedmef.nn.layers import SparseConv2d
 from fedmef.sparsity.network import INPUT
 from fedmef.sparsity.operations import (
@@ -20,8 +22,10 @@ from fedmef.sparsity.operations import (
     ArraySpec,
     Concatenate,
     Flatten,
+    LayerNorm,
     Opaque,
     Operation,
+    Scale,
     Shape,
 )
 
@@ -67,6 +71,30 @@ class Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = isinstance(m, SparseConv2d) or type(m).__module__.startswith("fedmef.nn.")
         return known or super().is_leaf_module(m, module_qualified_name)
+
+
+@contextmanager
+def asking_for_training(model: nn.Module, asked: list[str]) -> Iterator[None]:
+    """Note the modules whose own code reads `self.training` inside the block, as stochastic depth does.
+
+    Comparing two traces would not do: what such a module draws at random may be the same by chance.
+    """
+    tracer, kinds = Tracer(), {}
+    for name, module in model.named_modules():
+        if not name or not tracer.is_leaf_module(module, name):
+            kinds[module] = type(module)
+
+            def training(_: nn.Module, name: str = name) -> bool:
+                asked.append(name)
+                return True
+
+            own = {"training": property(training), "__module__": type(module).__module__}
+            module.__class__ = type(type(module).__name__, (type(module),), own)
+    try:
+        yield
+    finally:
+        for module, kind in kinds.items():
+            module.__class__ = kind
 
 
 class _Results(fx.Interpreter):
@@ -141,8 +169,16 @@ class Trace:
             return None
         if isinstance(module, nn.Identity):
             return inputs[0]
+        norm = feature_norm(module)
+        if norm is not None:
+            inputs = (self._add(LayerNorm(name=f"{node.name}.features", inputs=inputs)),)
         operation = describe(module, node.name, inputs, name, self._shape(inputs[0], node))
-        return None if operation is None else self._add(operation)
+        if operation is None:
+            return None
+        result = self._add(operation)
+        if norm is not None:
+            result = self._add(Scale(name=f"{node.name}.scaled", inputs=(result,), factor=norm.scale))
+        return result
 
     def _call(self, node: fx.Node, inputs: tuple[str, ...]) -> str | None:  # noqa: PLR0911
         shape, target, name = self.shapes[node.name], node.target, node.name

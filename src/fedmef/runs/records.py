@@ -131,11 +131,33 @@ class LayerCounts(Record):
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A run that came to its end: what its summary is taken from."""
+    """A run that came to its end: what its summary is taken from.
+
+    Attributes:
+        guess_accuracy, guess_loss: what a constant guess scores on the test data.
+        test_samples: how many those are.
+    """
 
     rounds: list[Round]
     model: Model
     versions: Mapping[str, str]
+    guess_accuracy: float
+    guess_loss: float
+    test_samples: int
+
+
+def problem_of(run: Finished) -> str:
+    """What a person must be told of a run that came to its end and yet learned nothing; usually ""."""
+    accuracy, loss, guess = accuracies(run)[-1], run.rounds[-1].test_loss, run.guess_accuracy
+    noise = 2 * math.sqrt(guess * (1 - guess) / run.test_samples)
+    if loss is None:
+        return "it diverged: its test loss is not finite; lower the learning rate"
+    better = accuracy > guess + noise
+    if loss > (10 if better else 1.5) * run.guess_loss:
+        return f"it diverged: its test loss is {loss:.3g}, a constant guess has {run.guess_loss:.3g}"
+    if better:
+        return ""
+    return f"it learned nothing: a constant guess is right in {guess:.1%} of the cases too"
 
 
 class Summary(Record):
@@ -160,9 +182,11 @@ class Summary(Record):
     image_shape: Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)] = of_run(
         lambda run: list(run.model.network.input.shape)
     )
+    problem: str = of_run(problem_of, missing="")
     fedmef: str = of_run(lambda run: run.versions["fedmef"])
     torch: str = of_run(lambda run: run.versions["torch"])
     numpy: str = of_run(lambda run: run.versions["numpy"], missing="unknown")
+    source: str = of_run(lambda run: run.versions["source"], missing="unknown")
 
 
 def finite(value: float | None) -> float | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check_tensorboard() -> None:
     """Raise `UserError` when the package is missing, before any training."""
     if find_spec("tensorboard") is None:
-        raise UserError("--tensorboard needs the package tensorboard: pip install fedmef[tensorboard]")
+        raise UserError("--tensorboard needs the package tensorboard: pip install 'fedmef[tensorboard]'")
 
 
 class EventFiles(Watcher):

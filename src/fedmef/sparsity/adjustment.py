@@ -7,6 +7,7 @@ import numpy as np
 
 from fedmef.errors import UserError
 from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.operations import Layer
 from fedmef.sparsity.topk import smallest_magnitudes
 
 
@@ -34,25 +35,47 @@ def adjustment_count(rate: float, active: int, size: int) -> int:
     return min(math.floor(rate * active), size - active)
 
 
+def weakest(positions: Integers, values: Array, layer: Layer, count: int) -> Integers:
+    """Places of the `count` active weights of smallest magnitude, ascending in magnitude: what is dropped.
+
+    A filter that is normalised keeps its two largest, because with fewer it would be dead. So there may be
+    fewer than `count`.
+    """
+    if layer.normalization is None:
+        return smallest_magnitudes(values, count)
+    filters = positions // layer.filter_size
+    order = np.lexsort((-np.abs(values), filters))  # filter by filter, from the largest weight
+    first = np.searchsorted(filters, filters)  # where each weight's filter begins, in both orders
+    kept = order[np.arange(order.size) - first < 2]
+    free = np.setdiff1d(np.arange(values.size), kept, assume_unique=True)
+    return free[smallest_magnitudes(values[free], count)]
+
+
 def drop_and_grow(
-    positions: Integers, values: Array, candidates: Integers, scores: Array, count: int, initial: Array
+    positions: Integers,
+    values: Array,
+    dropped: Integers,
+    candidates: Integers,
+    scores: Array,
+    initial: Array,
 ) -> tuple[Integers, Array]:
-    """Drop the `count` active weights of smallest magnitude, grow the `count` candidates of largest score.
+    """Drop active weights, and grow as many candidates, those of largest score.
 
     Args:
         positions: active positions, ascending; `values` are their weights.
+        dropped: places of the weights that may go, first those that shall go first. Where there are fewer
+            candidates, the last of them stay.
         candidates: pruned positions; `scores` are their (averaged) gradients, `initial` their first values.
-        count: how many to exchange; fewer are when there are fewer candidates or fewer active weights.
 
     Returns:
         The new positions, ascending, and their values: exactly as many as before.
     """
     if np.isin(candidates, positions).any():
         raise UserError("a candidate for growth is already active")
-    count = min(count, candidates.size, positions.size)
+    count = min(dropped.size, candidates.size)
     grown = np.argsort(-np.abs(scores), kind="stable")[:count]
     kept = np.ones(positions.size, dtype=np.bool_)
-    kept[smallest_magnitudes(values, count)] = False
+    kept[dropped[:count]] = False
     unordered = np.concatenate([positions[kept], candidates[grown]])
     order = np.argsort(unordered)
     return unordered[order], np.concatenate([values[kept], initial[grown]])[order]

@@ -53,6 +53,37 @@ def random_mask(size: int, count: int, generator: np.random.Generator) -> Bytes:
     return mask_from_positions(generator.choice(size, count, replace=False, shuffle=False), size)
 
 
+def enliven(packed: Bytes, shape: tuple[int, int], generator: np.random.Generator) -> Bytes:
+    """A mask of as many ones in which as few filters as possible have fewer than two.
+
+    NSConv needs two weights in a filter: with fewer its output is 0. Weights move to filters that lack them
+    from those that have more, at random. A mask without such filters stays as it is.
+
+    Args:
+        packed: the mask.
+        shape: filters and weights of a filter.
+    """
+    filters, filter_size = shape
+    bits = unpack_bits(packed, filters * filter_size).reshape(shape).copy()
+    lengths, least = bits.sum(1), min(2, filter_size)
+    living = min(filters, int(lengths.sum()) // least)
+    if lengths.min() >= least or not living:
+        return packed
+    order = generator.permutation(filters)
+    chosen = order[np.argsort(-lengths[order], kind="stable")][:living]
+    wanted = np.zeros(filters, dtype=np.int64)
+    wanted[chosen] = np.maximum(lengths[chosen], least)
+    surplus = int(wanted.sum() - lengths.sum())
+    room = np.maximum(wanted - least, 0) if surplus > 0 else filter_size - wanted
+    moved = generator.choice(np.repeat(np.arange(filters), room), abs(surplus), replace=False)
+    np.subtract.at(wanted, moved, np.sign(surplus))
+    for row in np.flatnonzero(wanted != lengths):
+        more = wanted[row] > lengths[row]
+        changing = np.flatnonzero(bits[row] != more)
+        bits[row, generator.choice(changing, abs(wanted[row] - lengths[row]), replace=False)] = more
+    return pack_bits(bits)
+
+
 def magnitude_mask(weight: Array, count: int) -> Bytes:
     """A packed mask of the `count` weights of largest magnitude."""
     flat = weight.reshape(-1)

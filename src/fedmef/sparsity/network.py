@@ -189,6 +189,10 @@ class Network:
                     raise NetworkError(f"two operations use '{operation.module}' differently")
             if isinstance(operation, Layer) and not _is_moderate(operation.weight_shape):
                 raise NetworkError(f"'{operation.name}' has {operation.size} weights")
+        for module in modules:
+            parents = [module[:place] for place, letter in enumerate(module) if letter == "."]
+            if inside := [parent for parent in parents if parent in modules]:
+                raise NetworkError(f"the module '{module}' cannot be inside of '{inside[0]}'")
 
 
 def _operation(table: Any) -> Operation:

@@ -102,6 +102,12 @@ class Layer(Operation):
     cache: Cache = field(default_factory=Cache)
     swat: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.sparse and (self.gain or self.normalization or self.swat or self.cache != Cache()):
+            raise self._fail("only a sparse layer has a gain, a normalisation, a cache or swat")
+        if not 0 <= self.swat < 1 or (self.swat and not isinstance(self, Convolution)):
+            raise self._fail("swat is a share, and of a convolution")
+
     @property
     def weight_shape(self) -> Shape:
         """Of the dense weight, filters first."""
@@ -188,6 +194,10 @@ class BatchNorm(Operation):
     affine: bool = True
     dtype: FloatType = "float32"
 
+    def __post_init__(self) -> None:
+        if self.epsilon < 0 or not 0 <= self.momentum <= 1:
+            raise self._fail(f"an epsilon of {self.epsilon:g} and a momentum of {self.momentum:g}")
+
     def output(self, *inputs: Shape) -> Shape:
         if len(inputs) != 1 or not inputs[0] or inputs[0][0] != self.channels:
             raise self._fail(f"it takes {self.channels} channels, not {list(inputs)}")
@@ -199,6 +209,36 @@ class BatchNorm(Operation):
         specs = {name: ArraySpec((self.channels,), self.dtype, role) for name, role in roles.items()}
         specs["num_batches_tracked"] = ArraySpec((), "int64", "counter")
         return {f"{self.module}.{name}": spec for name, spec in specs.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorm(Operation):
+    """All values of one image, centred and scaled to a root mean square of 1; it has no parameters.
+
+    Attributes:
+        epsilon: added to the variance, in units of the largest magnitude squared.
+    """
+
+    kind = "layer_norm"
+    epsilon: float = 1e-10
+
+    def output(self, *inputs: Shape) -> Shape:
+        if len(inputs) != 1 or not 0 < self.epsilon < math.inf:
+            raise self._fail("it takes one input and a positive epsilon")
+        return inputs[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Operation):
+    """Every value times a constant."""
+
+    kind = "scale"
+    factor: float
+
+    def output(self, *inputs: Shape) -> Shape:
+        if len(inputs) != 1 or not 0 < self.factor < math.inf:
+            raise self._fail("it takes one input and a positive factor")
+        return inputs[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +371,8 @@ OPERATIONS: dict[str, type[Operation]] = {
         Convolution,
         Linear,
         BatchNorm,
+        LayerNorm,
+        Scale,
         ReLU,
         MaxPool,
         AveragePool,

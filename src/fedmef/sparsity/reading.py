@@ -21,12 +21,12 @@ _HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")  # JSON can have one, but no m
 
 def write_fields(data: Any) -> dict[str, Any]:
     """A dataclass as JSON-able values, without the fields that have their default."""
-    table = {}
+    table, hints = {}, _hints(type(data))  # type: ignore[arg-type]
     for field in fields(data):
         value = getattr(data, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         if value != default:
-            table[field.name] = _written(value)
+            table[field.name] = _written(hints[field.name], value)
     return table
 
 
@@ -53,12 +53,16 @@ def _hints(kind: Any) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
-def _written(value: Any) -> Any:
+def _written(hint: Any, value: Any) -> Any:
+    """As it will be read: a whole number where a fraction may be is one too, or hashes would differ."""
+    arguments = [argument for argument in get_args(hint) if argument is not NoneType]
     if is_dataclass(value):
         return write_fields(value)
     if isinstance(value, dict):
-        return {name: _written(item) for name, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+        return {name: _written(arguments[1], item) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return [_written(float if float in arguments else Any, item) for item in value]
+    return float(value) if float in (hint, *arguments) and isinstance(value, int) else value
 
 
 def read_value(hint: Any, value: Any, place: str) -> Any:  # noqa: PLR0911

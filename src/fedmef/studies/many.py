@@ -3,9 +3,10 @@
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.files import RESUMABLE_FIELDS, changed_fields
@@ -32,30 +33,42 @@ class Comparison:
         methods: names, or module:Class of your own.
         seeds: each gives a run; their spread is the table's ±.
         sparsities: dense methods ignore them and run once.
+        rates: learning rates of single methods; others have the base's, or their own.
     """
 
     base: Experiment
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     sparsities: tuple[float, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if unknown := self.rates.keys() - set(self.methods):
+            raise UserError(f"learning rates: '{min(unknown)}' is not one of the methods compared")
         named: dict[str, tuple[str | int | float, ...]] = {
             "methods": self.methods,
             "seeds": self.seeds,
             "sparsities": self.sparsities,
         }
-        for field, values in named.items():
+        for name, values in named.items():
             if not values:
-                raise UserError(f"{field}: name at least one")
+                raise UserError(f"{name}: name at least one")
             if twice := [value for value in values if values.count(value) > 1]:
-                raise UserError(f"{field}: {twice[0]} is there twice; leave one out")
+                raise UserError(f"{name}: {twice[0]} is there twice; leave one out")
 
     def experiments(self) -> list[Experiment]:
         """One for each run, in the order of the table; an unknown method is a `UserError`."""
         base = self.base.model_dump()
         return [
-            make_experiment({**base, "method": method, "sparsity": sparsity, "seed": seed})
+            make_experiment(
+                {
+                    **base,
+                    "method": method,
+                    "sparsity": sparsity,
+                    "seed": seed,
+                    "learning_rate": self.rates.get(method, base["learning_rate"]),
+                }
+            )
             for method in self.methods
             for sparsity in (self.sparsities if find_method(method).recipe.has_sparsity else (0.0,))
             for seed in self.seeds
@@ -114,7 +127,7 @@ class RunsFailedError(FedmefError):
         self.outcomes = list(outcomes)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         first = f"{failures[0].path.name}: {failures[0].reason}"
-        super().__init__(f"{len(failures)} of {len(outcomes)} runs failed, first {first}")
+        super().__init__(f"{len(failures)} of {counted(len(outcomes), 'run')} failed, first {first}")
 
 
 def run_comparison(
@@ -195,7 +208,7 @@ def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> l
                 but = " without --overwrite" if planned.overwrite else ""
                 raise Interrupted(
                     f"stopped in {planned.path} with {sum(isinstance(done, Run) for done in outcomes)} of "
-                    f"{len(plan)} runs finished; the same command{but} continues it",
+                    f"{counted(len(plan), 'run')} finished; the same command{but} continues it",
                     error.signal_number if isinstance(error, Interrupted) else signal.SIGINT,
                 ) from None
     return outcomes

@@ -154,6 +154,8 @@ def mean(values: Sequence[float]) -> float | None:
 def _warning(runs: Sequence[Run], accuracy: float | None) -> str:
     if any(record.train_loss is None for run in runs for record in run.rounds):
         return "its training loss was not finite"
+    if problems := [run.summary.problem for run in runs if run.summary.problem]:
+        return problems[0]
     if accuracy is None or accuracy * runs[0].summary.classes > AT_CHANCE:
         return ""
     return f"at chance level, as if it guessed one of {runs[0].summary.classes} classes"

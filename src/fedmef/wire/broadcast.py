@@ -64,10 +64,12 @@ def decode_broadcast(
     """
     arrays, header = decode(message, MESSAGE_VERSION)
     job = job_of(header.get("job"))
-    network = _network(arrays, header, store)
+    network, is_new = _network(arrays, header, store)
     weights = sum(layer.size for layer in network.layers.values())
     if most_weights is not None and weights > most_weights:
         raise MessageError(f"a network of {weights:,} weights: this device takes at most {most_weights:,}")
+    if is_new and store is not None:
+        store.remember_network(network)
     layers, version = network.sparse_layers, _read_version(header, "masks")
     masks: dict[str, Bytes] = {}
     if layers and version is not None and not any(f"{name}.mask" in arrays for name in layers):
@@ -87,14 +89,15 @@ def decode_broadcast(
     return Model(network, _checked_state(arrays, masks, network)), job
 
 
-def _network(arrays: dict[str, Array], header: Header, store: Store | None) -> Network:
+def _network(arrays: dict[str, Array], header: Header, store: Store | None) -> tuple[Network, bool]:
+    """The network, and whether it came with the message."""
     digest = _read_version(header, "network")
     if digest is None:
         raise MessageError("a broadcast that names no network")
     if NETWORK not in arrays:
         if store is None:
             raise NotHeldError(f"this device keeps no networks: {digest} must be sent")
-        return store.recall_network(digest)
+        return store.recall_network(digest), False
     content = arrays.pop(NETWORK)
     if content.dtype != np.uint8:
         raise MessageError("a network must be bytes")
@@ -104,9 +107,7 @@ def _network(arrays: dict[str, Array], header: Header, store: Store | None) -> N
         raise MessageError(str(error)) from None
     if network.digest != digest:
         raise MessageError("the network is not the one that the message names")
-    if store is not None:
-        store.remember_network(network)
-    return network
+    return network, True
 
 
 def _recall(store: Store | None, version: str, network: Network) -> dict[str, Bytes]:

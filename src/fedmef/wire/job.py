@@ -1,13 +1,16 @@
 """A job: everything that a device must know for a round, besides its own data and limits."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedmef.errors import MessageError, NetworkError
 from fedmef.sparsity.reading import read_fields
 from fedmef.wire.container import MESSAGE_VERSION, read_header
 from fedmef.wire.floats import WireType
 from fedmef.wire.schemes import Rule
+
+MOST_EPOCHS = 100_000
+LeftOver = Literal["even", "drop", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,7 @@ class Job:
         attempt: how often the round was tried before, with other devices.
         seed: everything random on a device derives from it, the round and the device's number.
         local_epochs, batch_size, augment: how to train.
+        left_over: what becomes of samples beyond an epoch's full batches.
         learning_rate: `η_r`.
         initial_rate: `η_0`.
         adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
@@ -35,6 +39,7 @@ class Job:
     initial_rate: float
     local_epochs: int = 1
     batch_size: int = 32
+    left_over: LeftOver = "even"
     augment: bool = False
     adjustment_rate: float = 0.0
     attempt: int = 0
@@ -44,8 +49,12 @@ class Job:
     remember_masks: bool = True
 
     def __post_init__(self) -> None:
-        rates = (self.learning_rate, self.initial_rate, self.adjustment_rate, self.extrusion)
-        if min(rates) < 0 or self.batch_size < 1 or self.local_epochs < 1:
+        if (
+            self.initial_rate <= 0
+            or min(self.learning_rate, self.adjustment_rate, self.extrusion) < 0
+            or self.batch_size < 1
+            or not 1 <= self.local_epochs <= MOST_EPOCHS
+        ):
             raise MessageError(f"a job that makes no sense: {self}")
 
     @property
@@ -64,4 +73,4 @@ def job_of(table: Any) -> Job:
     try:
         return read_fields(Job, table)
     except NetworkError as error:
-        raise MessageError(f"a broadcast without a job: {error}") from None
+        raise MessageError(f"a broadcast whose job cannot be read: {error}") from None

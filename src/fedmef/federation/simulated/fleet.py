@@ -63,7 +63,9 @@ class Fleet:
     def _device(self, number: int) -> Device:
         train = self.dataset.train
         samples = Samples(train.images, train.labels, self.shares[number])
-        return Device(number, samples, self._open_backend, self.store, find_method, most_weights=None)
+        return Device(
+            number, samples, self._open_backend, self.store, find_method, most_weights=None, most_values=None
+        )
 
     def _open_backend(self, network: Network) -> Backend:
         if network.digest not in self._backends:

@@ -29,7 +29,7 @@ PAPER: Mapping[str, Any] = {
     "extrusion": 0.5,  # the paper does not say its λ
     "evaluate_every": 5,
 }
-# The same federation with a small network and few rounds; how its settings were found: docs/results.md.
+# The same federation with a small network and few rounds; how its settings were found: docs/notes/tuning.md.
 DESK: Mapping[str, Any] = {
     **PAPER,
     "stem": "strided",

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.utils import get_flwr_home
 
 from fedmef.data import Dataset
-from fedmef.device.backend import Backend, open_backend
-from fedmef.device.device import Device
+from fedmef.device.backend import Backend, BackendName, open_backend
+from fedmef.device.device import MOST_WEIGHTS, Device
 from fedmef.device.training import Samples
 from fedmef.experiment.names import load_object
 from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
@@ -34,8 +35,26 @@ LoadModule = Callable[[Network], "nn.Module"]
 STORE = "store"  # a node's setting: the folder for what it keeps between rounds
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """What an app says of its device: see `client_app`."""
+
+    load_data: LoadData
+    methods: tuple[str, ...]
+    load_module: LoadModule | None
+    backend: BackendName
+    accelerator: str
+    most_weights: int | None
+
+
 def client_app(
-    load_data: LoadData, *, methods: tuple[str, ...] = (), load_module: LoadModule | None = None
+    load_data: LoadData,
+    *,
+    methods: tuple[str, ...] = (),
+    load_module: LoadModule | None = None,
+    backend: BackendName = "auto",
+    accelerator: str = "cpu",
+    most_weights: int | None = MOST_WEIGHTS,
 ) -> ClientApp:
     """A ClientApp that is one device.
 
@@ -43,8 +62,12 @@ def client_app(
         load_data: a function of a module; called with the device's number.
         methods: methods of your own that the server may ask for, as "package.module:Class".
         load_module: gives the PyTorch module of a network that cannot be described as data; others need none.
+        backend: what executes the network.
+        accelerator: where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.
+        most_weights: the largest network that the device takes, active and pruned weights together.
     """
     app = ClientApp()
+    settings = _Settings(load_data, methods, load_module, backend, accelerator, most_weights)
 
     @app.query("device")
     def which_device(message: Message, context: Context) -> Message:
@@ -52,33 +75,32 @@ def client_app(
 
     @app.train("round")
     def train(message: Message, context: Context) -> Message:
-        return _device_round(message, context, load_data, methods, load_module)
+        return _device_round(message, context, settings)
 
     return app
 
 
-def _device_round(
-    message: Message,
-    context: Context,
-    load_data: LoadData,
-    methods: tuple[str, ...],
-    load_module: LoadModule | None,
-) -> Message:
+def _device_round(message: Message, context: Context, settings: _Settings) -> Message:
     """Not within `client_app`: Ray pickles what is, with whatever it names."""
     number = device_number(context)
-    split = load_data(number).train
+    split = settings.load_data(number).train
     samples = Samples(split.images, split.labels, np.arange(len(split)))
     device = Device(
-        number, samples, partial(_backend, load_module), store_of(context), partial(_find_method, methods)
+        number,
+        samples,
+        partial(_backend, settings),
+        store_of(context),
+        partial(_find_method, settings.methods),
+        settings.most_weights,
     )
     return train_reply(message, number, lambda _, content: device.train(content))
 
 
-def _backend(load_module: LoadModule | None, network: Network) -> Backend:
-    options: dict[str, Any] = {}
-    if network.opaque is not None and load_module is not None:
-        options["module"] = load_module(network)
-    return open_backend(network, **options)
+def _backend(settings: _Settings, network: Network) -> Backend:
+    options: dict[str, Any] = {"accelerator": settings.accelerator}
+    if network.opaque is not None and settings.load_module is not None:
+        options["module"] = settings.load_module(network)
+    return open_backend(network, settings.backend, **options)
 
 
 def _find_method(own: tuple[str, ...], name: str) -> type[Method]:
