@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedmef
 from fedmef.data import Dataset, Split
@@ -34,6 +35,24 @@ def test_images_that_are_all_alike_teach_nothing(method: str, tmp_path: Path) ->
     dataset = Dataset("grey", train, test, made.classes)
     experiment = fedmef.Experiment(**{**TINY, "method": method, "rounds": 3})
     assert "learned nothing" in fedmef.run(experiment, tmp_path / "run", dataset=dataset).summary.problem
+
+
+def dead(classes: int, channels: int) -> nn.Module:
+    """Nothing comes through its second convolution."""
+    middle = nn.Conv2d(4, 4, 3, bias=False)
+    nn.init.zeros_(middle.weight)
+    layers = [nn.Conv2d(channels, 4, 3), nn.ReLU(), middle, nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dead_network_is_named_before_and_after(method: str, tmp_path: Path) -> None:
+    experiment = fedmef.Experiment(
+        **{**TINY, "method": method, "rounds": 2, "width": None, "model": f"{__name__}:dead"}
+    )
+    with pytest.warns(UserWarning, match="will hardly learn: '2' gives 0 for every image"):
+        finished = fedmef.run(experiment, tmp_path / "run")
+    assert "learned nothing" in finished.summary.problem
 
 
 def test_a_run_that_learns_has_no_problem(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The runs in results/ are those of `fedmef reproduce --scale desk`; docs/notes/results-0.1.md has their numbers."""
+"""The runs in results/ are those of `fedmef reproduce --scale desk`; a page has their numbers."""
 
 from pathlib import Path
 from statistics import mean, stdev
@@ -23,7 +23,11 @@ def test_a_published_run_is_whole_and_the_studys_own(run: Path) -> None:
 
 
 def test_the_page_has_the_published_accuracies() -> None:
-    rows = [line for line in (ROOT / "docs" / "notes" / "results-0.1.md").read_text().splitlines() if line.startswith("|")]
+    rows = [
+        line
+        for line in (ROOT / "docs" / "notes" / "results-0.1.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
     cases = {(run.parent.name, case_of(run.name)) for run in PUBLISHED}
     for study, case in sorted(cases):
         runs = [run for run in PUBLISHED if (run.parent.name, case_of(run.name)) == (study, case)]

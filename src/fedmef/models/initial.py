@@ -1,5 +1,8 @@
 """The model that an experiment begins with: built, made sparse by its method's recipe, exported as data."""
 
+import warnings
+
+import torch
 from torch import nn
 
 from fedmef.data.dataset import Statistics
@@ -9,6 +12,7 @@ from fedmef.methods import find_method
 from fedmef.models import build_model
 from fedmef.nn.export import export_network, module_state
 from fedmef.nn.prepare import prepare
+from fedmef.nn.signal import check_signal
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import Input, Network
 
@@ -32,10 +36,18 @@ def initial_model(
             f"model '{experiment.model}': {wide[0]} is float64, and a federation trains float32; "
             "model.float() converts it"
         )
+    _warn_of_no_signal(module, network, experiment.model)
     model = Model(network, module_state(module, network))
     for name in network.sparse_layers:
         model.center_filters(name)  # so that the smallest weights are those that matter least, from the start
     return model
+
+
+def _warn_of_no_signal(module: nn.Module, network: Network, name: str) -> None:
+    images = torch.randn(2, *network.input.shape, generator=torch.Generator().manual_seed(0))
+    if problems := check_signal(module, images, network.classes):
+        more = f", and {len(problems) - 1} more layers" if len(problems) > 1 else ""
+        warnings.warn(f"model '{name}' will hardly learn: {problems[0]}{more}", stacklevel=2)
 
 
 def plain_network(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Network:

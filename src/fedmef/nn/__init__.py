@@ -7,6 +7,7 @@ from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.normalization import FilterNormalization
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import ReLU, ReLU6
+from fedmef.nn.signal import check_signal
 from fedmef.nn.sparsify import dense_by_default, sparsify
 from fedmef.sparsity.growth import GrowthScores
 
@@ -24,6 +25,7 @@ __all__ = [
     "ReLU6",
     "SparseConv2d",
     "SparseLinear",
+    "check_signal",
     "dense_by_default",
     "growth_scores",
     "guard_batchnorm",
