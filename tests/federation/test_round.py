@@ -126,6 +126,8 @@ def test_a_round_logs_everything(inline_run: Run) -> None:
     assert second.exchanged_weights
     assert second.dropped_magnitude is not None
     assert second.dropped_magnitude >= 0
+    assert second.dropped_newcomers is None  # nothing had grown before
+    assert all(record.dropped_newcomers is not None for record in inline_run.rounds[2:-1])
     assert second.bytes_up > first.bytes_up  # the gradients
     assert last.train_loss is not None
     assert first.train_loss is not None

@@ -7,9 +7,10 @@ import pytest
 
 from fedmef.errors import FedmefError, NotHeldError
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.server import Server
+from fedmef.federation.server import Server, share
 from fedmef.methods import Adjustment, Extras, Job, Method, Update
 from fedmef.methods.base import Rules
+from fedmef.sparsity.masks import active_positions
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import Input, Network
 from fedmef.sparsity.operations import Flatten, Linear
@@ -169,6 +170,26 @@ def test_a_method_adjusts_in_adjustment_rounds_only() -> None:
     one = Server(Experiment(method=f"{__name__}:Exchanging"), a_model())
     assert one.adjust([], JOB) is None
     assert one.adjust([], ADJUSTS) == Adjustment(exchanged=2, dropped_magnitude=0.5)
+
+
+class Sliding(Method):
+    """Each time the first weight goes, and one comes after the last."""
+
+    def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment | None:
+        kept = model.positions("out")[1:]
+        model.assign("out", np.append(kept, kept[-1] + 1), np.ones(2))
+        return Adjustment(exchanged=1, dropped_magnitude=1.0)
+
+
+def test_the_share_of_newcomers_among_the_dropped_by_hand() -> None:
+    """Of positions 0 and 5, 0 goes and 6 comes; then 5 goes, which was there before, and 7 comes."""
+    one = Server(Experiment(method=f"{__name__}:Sliding"), a_model())
+    first, second = one.adjust([], ADJUSTS), one.adjust([], ADJUSTS)
+    assert first is not None
+    assert second is not None
+    assert (first.newcomers, second.newcomers) == (None, 0.0)
+    assert active_positions(one.ledger.newcomers()["out"], 8).tolist() == [7]
+    assert share(one.ledger.newcomers(), one.model.masks()) == 0.5  # of 6 and 7
 
 
 def two_layers() -> Model:

@@ -52,7 +52,7 @@ def what_happened(**changes: Any) -> Happened:
         "collected": collected,
         "train_loss": 1.25,
         "before": Score(0.75, 0.8),
-        "adjustment": Adjustment(exchanged=11, dropped_magnitude=0.125),
+        "adjustment": Adjustment(exchanged=11, dropped_magnitude=0.125, newcomers=0.25),
         "score": Score(0.625, 0.9),
         "active_weights": 99,
         "epsilon": 3.5,
@@ -86,6 +86,7 @@ def test_every_field_of_a_round_is_taken_from_what_happened() -> None:
         "accuracy_after_adjustment": 0.625,
         "exchanged_weights": 11,
         "dropped_magnitude": 0.125,
+        "dropped_newcomers": 0.25,
     }
     assert record.model_dump() == expected
     assert record.number == 8
@@ -103,6 +104,7 @@ def test_what_did_not_happen_is_none() -> None:
         "accuracy_after_adjustment",
         "exchanged_weights",
         "dropped_magnitude",
+        "dropped_newcomers",
     }
     assert {name for name, value in quiet.model_dump().items() if value is None} == unknown
     assert quiet.drop is None
@@ -214,7 +216,13 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
         (record, name)
         for record, name in FIELDS
         if (type(record), name)
-        not in ((Failed, "attempt"), (Summary, "problem"), (Summary, "numpy"), (Summary, "source"))
+        not in (
+            (Failed, "attempt"),
+            (Summary, "problem"),
+            (Round, "dropped_newcomers"),
+            (Summary, "numpy"),
+            (Summary, "source"),
+        )
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )

@@ -57,6 +57,10 @@ class Ledger:
         self._before, self._masks = self._masks, dict(masks)
         self._one_behind, self._up_to_date = self._up_to_date, set()
 
+    def newcomers(self) -> Masks:
+        """What has grown at the last change of the masks; {} before the first one."""
+        return {name: mask & ~self._before[name] for name, mask in self._masks.items() if self._before}
+
     def state(self) -> dict[str, Array]:
         """What a checkpoint must hold besides the newest masks, which are the model's."""
         return {

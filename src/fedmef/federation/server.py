@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
@@ -11,7 +12,8 @@ from fedmef.federation.privacy import absorb_privately
 from fedmef.federation.update_checks import Rejection, UpdateChecks, expected_weights
 from fedmef.methods import find_method
 from fedmef.methods.base import Adjustment, Rules
-from fedmef.sparsity.model import Model
+from fedmef.sparsity.masks import count_bits
+from fedmef.sparsity.model import Masks, Model
 from fedmef.wire.broadcast import encode_broadcast
 from fedmef.wire.job import Job
 from fedmef.wire.update import Update
@@ -77,7 +79,10 @@ class Server:
 
     def adjust(self, updates: Sequence[Update], job: Job) -> Adjustment | None:
         """Let the method change the masks; no weights are added, and none changes layer unless it may."""
-        adjustment = self.method.adjust(self.model, updates, job, self.rules) if job.adjusts else None
+        before, adjustment = self.model.masks(), None
+        if job.adjusts and (adjustment := self.method.adjust(self.model, updates, job, self.rules)):
+            dropped = {name: mask & ~self.model.masks()[name] for name, mask in before.items()}
+            adjustment = replace(adjustment, newcomers=share(self.ledger.newcomers(), dropped))
         self.ledger.advance(self.model.masks())
         now = self.model.active_counts()
         if not self.method.fixed_layer_counts and sum(now.values()) == sum(self.active.values()):
@@ -89,3 +94,11 @@ class Server:
                 f"{self.active[changed]}; an adjustment must grow as many as it drops"
             )
         return adjustment
+
+
+def share(some: Masks, of: Masks) -> float | None:
+    """How many of the ones of all masks are ones of others too; None when nobody knows, or there are none."""
+    total = sum(count_bits(mask) for mask in of.values())
+    if not some or not total:
+        return None
+    return sum(count_bits(mask & some[name]) for name, mask in of.items()) / total

@@ -84,10 +84,12 @@ class Adjustment:
     Attributes:
         exchanged: weights that were dropped, and as many grown.
         dropped_magnitude: mean |θ| of the weights that the server dropped; None for none.
+        newcomers: share of the dropped weights that had grown at the adjustment before; the server knows.
     """
 
     exchanged: int
     dropped_magnitude: float | None
+    newcomers: float | None = None
 
 
 class Method:

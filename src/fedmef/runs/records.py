@@ -104,6 +104,9 @@ class Round(Record):
     dropped_magnitude: float | None = of_round(
         lambda happened: happened.adjustment.dropped_magnitude if happened.adjustment else None
     )
+    dropped_newcomers: Share | None = of_round(
+        lambda happened: happened.adjustment.newcomers if happened.adjustment else None, missing=None
+    )
 
     @property
     def number(self) -> int:
