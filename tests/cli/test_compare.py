@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmef.runs.directory import Run
 from tests.cli.invoking import QUICK, Invoke, check_mistake
 
 
@@ -110,3 +111,26 @@ def test_a_comparison_has_a_place_of_its_own_and_refuses_another_experiment_ther
     ended = invoke(*arguments, "--rounds", "2")
     check_mistake(ended, "rounds = 1 there, 2 here")
     assert "--overwrite" in ended.errors
+
+
+def test_single_methods_may_have_rates_of_their_own(tmp_path: Path, invoke: Invoke) -> None:
+    arguments = ["--methods", "fedavg,fedtiny,fedmef", "--rounds", "1", *QUICK, "--dataset", "digits"]
+    code, _, _ = invoke(
+        "compare", *arguments, "--learning-rates", "fedtiny=0.25", "--out", str(tmp_path), "--no-report"
+    )
+    assert code == 0
+    rates = {run.name: Run.open(run).rounds[0].learning_rate for run in tmp_path.iterdir()}
+    assert rates == {"fedavg-seed0": 0.3, "fedtiny-sparsity0.9-seed0": 0.25, "fedmef-sparsity0.9-seed0": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ("0.3", "write a method and its rate"),
+        ("fedavg=fast", "learning_rate = 'fast'"),
+        ("fedavg=-1", "learning_rate = '-1'"),
+        ("fedmef=1", "'fedmef' is not one of the methods compared"),
+    ],
+)
+def test_a_rate_that_cannot_be_read_is_a_mistake(invoke: Invoke, rates: str, expected: str) -> None:
+    check_mistake(invoke("compare", "--methods", "fedavg", "--learning-rates", rates), expected)
