@@ -1,6 +1,6 @@
 """`python -m fedmef` is the command `fedmef`."""
 
-from fedmef.cli.app import main
+from fedmef.cli.app import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -1,9 +1,12 @@
 """The command line: its commands, each imported when it is used, and what becomes of errors."""
 
+import atexit
 import gc
+import os
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, TextIO, cast
 
@@ -93,6 +96,23 @@ def main() -> None:
         code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
     gc.freeze()  # what is left goes with the process: a last search for garbage takes 0.3 s
     sys.exit(code)
+
+
+def command() -> None:
+    """The command `fedmef`: what `main` does, and then out.
+
+    What was loaded is not taken apart one by one: it goes with the process, which saves 0.1 s.
+    """
+    code: object = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    atexit._run_exitfuncs()
+    with suppress(OSError):  # nobody may be reading any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)
 
 
 def _device_raised(error: BaseException | None) -> bool:
