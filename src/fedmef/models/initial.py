@@ -44,8 +44,12 @@ def initial_model(
 
 
 def _warn_of_no_signal(module: nn.Module, network: Network, name: str) -> None:
-    images = torch.randn(2, *network.input.shape, generator=torch.Generator().manual_seed(0))
-    if problems := check_signal(module, images, network.classes):
+    images = torch.randn(8, *network.input.shape, generator=torch.Generator().manual_seed(0))
+    try:
+        problems = check_signal(module, images, network.classes)
+    except Exception:  # code of the user's own, which will say why on a device
+        return
+    if problems:
         more = f", and {len(problems) - 1} more layers" if len(problems) > 1 else ""
         warnings.warn(f"model '{name}' will hardly learn: {problems[0]}{more}", stacklevel=2)
 
