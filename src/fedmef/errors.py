@@ -21,6 +21,10 @@ class SparsityError(UserError):
     """A sparsity that leaves a layer without the weights that it needs."""
 
 
+class ConversionError(UserError):
+    """A module that `sparsify` cannot convert, and could leave as it is."""
+
+
 class FedmefWarning(UserWarning):
     """Something is not as it should be, but the work continues."""
 

@@ -1,6 +1,5 @@
 """The command line as a user calls it."""
 
-import gc
 import sys
 import warnings
 from collections.abc import Callable
@@ -36,7 +35,6 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     """`invoke("run", "--rounds", "1")`."""
 
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(gc, "freeze", lambda: None)  # it is for a process that ends
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # set by main, and put back
 
     def call(*arguments: str) -> Ended:

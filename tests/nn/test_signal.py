@@ -72,3 +72,10 @@ def test_a_gradient_that_explodes_is_named() -> None:
 
 def test_numbers_that_are_not_finite_are_named() -> None:
     assert check_signal(network(Times(1e30), Times(1e30)), IMAGES, 5)[0].startswith("'7' gives ")
+
+
+def test_a_part_that_is_not_trained_stays_so() -> None:
+    model = network(nn.Conv2d(8, 8, 3)).train()
+    model[1].eval()
+    check_signal(model, IMAGES, 5)
+    assert [module.training for module in model] == [True, False, *[True] * (len(model) - 2)]

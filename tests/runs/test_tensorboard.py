@@ -1,4 +1,3 @@
-import gc
 import sys
 import warnings
 from pathlib import Path
@@ -90,7 +89,6 @@ def invoke(
     settings = {name: value for name, value in TINY.items() if name not in ("rounds", "adjust_until")}
     options = [part for name, value in settings.items() for part in (option(name), str(value))]
     monkeypatch.setattr(sys, "argv", ["fedmef", *arguments, *options, "--rounds", "2", "--tensorboard"])
-    monkeypatch.setattr(gc, "freeze", lambda: None)  # it is for a process that ends
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # set by main, and put back
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -44,13 +44,10 @@ def load_object(kind: str, path: str) -> object:
 
 def load_part(module: str, name: str) -> Any:
     """Something that needs PyTorch, imported when it is needed: the core itself never loads it."""
-    if module in sys.modules:
-        return getattr(sys.modules[module], name)
     collecting = gc.isenabled()
     gc.disable()  # a large import makes no garbage; searching for it takes a sixth of the time
     try:
         return getattr(importlib.import_module(module), name)
     finally:
-        gc.freeze()  # nor will it become garbage: later searches leave it out
         if collecting:
             gc.enable()

@@ -81,7 +81,8 @@ class Server:
         """Let the method change the masks; no weights are added, and none changes layer unless it may."""
         before, adjustment = self.model.masks(), None
         if job.adjusts and (adjustment := self.method.adjust(self.model, updates, job, self.rules)):
-            dropped = {name: mask & ~self.model.masks()[name] for name, mask in before.items()}
+            after = self.model.masks()
+            dropped = {name: mask & ~after[name] for name, mask in before.items()}
             adjustment = replace(adjustment, newcomers=share(self.ledger.newcomers(), dropped))
         self.ledger.advance(self.model.masks())
         now = self.model.active_counts()

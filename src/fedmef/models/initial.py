@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedmef.data.dataset import Statistics
-from fedmef.errors import SparsityError, UserError
+from fedmef.errors import ConversionError, FedmefWarning, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import find_method
 from fedmef.models import build_model
@@ -51,7 +51,7 @@ def _warn_of_no_signal(module: nn.Module, network: Network, name: str) -> None:
         return
     if problems:
         more = f", and {len(problems) - 1} more layers" if len(problems) > 1 else ""
-        warnings.warn(f"model '{name}' will hardly learn: {problems[0]}{more}", stacklevel=2)
+        warnings.warn(f"model '{name}' will hardly learn: {problems[0]}{more}", FedmefWarning, stacklevel=2)
 
 
 def plain_network(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Network:
@@ -69,9 +69,7 @@ def prepared_module(experiment: Experiment, channels: int, classes: int) -> nn.M
     module = _built(experiment, channels, classes)
     try:
         return prepare(module, recipe, experiment)
-    except UserError as error:
-        if isinstance(error, SparsityError) or "skip" not in str(error):
-            raise
+    except ConversionError as error:
         raise UserError(
             f"model '{experiment.model}': {error}. A federation cannot skip: write the network without that "
             "module, or call fedmef.sparsify in a training loop of your own"

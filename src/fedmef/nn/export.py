@@ -12,7 +12,7 @@ from fedmef.errors import NetworkError, UserError
 from fedmef.nn.describe import array_spec, float_name
 from fedmef.nn.layers import sparse_layers
 from fedmef.nn.module import NetworkModule, load_state
-from fedmef.nn.trace import Trace, Tracer, UntraceableError, asking_for_training
+from fedmef.nn.trace import Trace, Tracer, UntraceableError, asking_for_training, modes_kept
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import INPUT, Input, Network
 from fedmef.sparsity.operations import Opaque, Operation
@@ -26,12 +26,8 @@ def export_network(model: nn.Module, images: Input) -> Network:
 
     Raises `UserError` when it cannot take such images, or answers anything else than logits.
     """
-    training = {module: module.training for module in model.modules()}
-    try:
+    with modes_kept(model):
         return _export(model.eval(), images)
-    finally:
-        for module, was in training.items():
-            module.training = was
 
 
 def module_state(model: nn.Module, network: Network) -> State:
@@ -95,8 +91,7 @@ def _own_code(model: nn.Module, reason: str, classes: int, before: tuple[Operati
 
 def _beyond_data(model: nn.Module) -> str:
     """What a network does that a list of operations cannot say, or ""."""
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    if len(names) != len(list(model.parameters())) and _layers_share(model):
+    if _layers_share(model):
         return "layers share weights"
     asked: list[str] = []
     try:

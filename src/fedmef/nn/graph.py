@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from fedmef.errors import UserError
+from fedmef.errors import ConversionError, UserError
 from fedmef.nn.functionals import SAVING_VERSIONS
 
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -40,7 +40,7 @@ def trace_network(model: nn.Module, is_left_alone: Callable[[str], bool]) -> Net
     try:
         graph = _Tracer(is_left_alone).trace(model)
     except Exception as error:  # user code runs here, so it may raise anything
-        raise UserError(
+        raise ConversionError(
             f"sparsify cannot follow {type(model).__name__}.forward(): {error}. Move control flow that "
             "depends on the data out of it, or name the module that has it in skip=[...]"
         ) from error

@@ -1,6 +1,7 @@
 """Whether a network's signal arrives: every layer lets something through, and every layer learns."""
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from fedmef.nn.batchnorm import frozen_statistics
 from fedmef.nn.layers import SparseConv2d
+from fedmef.nn.trace import modes_kept
 
 LARGEST = 1000.0  # of a layer's gradient, over the median's
 
@@ -22,31 +24,28 @@ def check_signal(model: nn.Module, images: Tensor, classes: int) -> list[str]:
         for name, layer in model.named_modules()
         if isinstance(layer, SparseConv2d | nn.Conv2d | nn.Linear)
     }
-    sizes: dict[str, float] = {}
-
-    def noting(name: str) -> None:
-        def note(layer: nn.Module, inputs: object, output: Tensor) -> None:
-            sizes[name] = float(output.detach().square().mean().sqrt())
-
-        hooks.append(layers[name].register_forward_hook(note))
-
-    hooks: list[torch.utils.hooks.RemovableHandle] = []
     weights = {
         name: layer.values if isinstance(layer, SparseConv2d) else layer.weight
         for name, layer in layers.items()
     }
     trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    was_training = model.training
+    sizes: dict[str, float] = {}
+
+    def note(name: str, layer: nn.Module, inputs: object, output: Tensor) -> None:
+        sizes[name] = float(output.detach().square().mean().sqrt())
+
+    hooks = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
     try:
-        for name in layers:
-            noting(name)
-        with torch.random.fork_rng(devices=[]), frozen_statistics(model), torch.enable_grad():
-            logits = model.train()(images)
+        with (
+            torch.random.fork_rng(devices=[]),
+            modes_kept(model),
+            frozen_statistics(model),
+            torch.enable_grad(),
+        ):
             labels = torch.arange(len(images), device=images.device) % classes
-            loss = F.cross_entropy(logits, labels)
+            loss = F.cross_entropy(model.train()(images), labels)
             found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     finally:
-        model.train(was_training)
         for hook in hooks:
             hook.remove()
     norms = {

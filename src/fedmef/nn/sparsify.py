@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from fedmef.errors import SparsityError, UserError
+from fedmef.errors import ConversionError, SparsityError, UserError
 from fedmef.experiment.randomness import generator_for
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.features import normalize_features
@@ -157,13 +157,13 @@ def _check_convertible(modules: dict[str, nn.Module], graph: NetworkGraph) -> No
         named = [
             f"'{name}' ({type(modules[name]).__name__}): {problem}" for name, problem in problems.items()
         ]
-        raise UserError(
+        raise ConversionError(
             f"sparsify cannot convert {'; '.join(named)}; skip={list(problems)} leaves that as it is"
         )
     owners: dict[int, str] = {}
     for name, layer in modules.items():
         if isinstance(layer, nn.Conv2d | nn.Linear) and owners.setdefault(id(layer.weight), name) != name:
-            raise UserError(
+            raise ConversionError(
                 f"sparsify cannot convert '{name}': it shares its weight with '{owners[id(layer.weight)]}'; "
                 f"call one module twice instead, or skip both"
             )
@@ -194,7 +194,7 @@ def _problem(name: str, module: nn.Module, graph: NetworkGraph) -> str | None:  
 def _check_filters(name: str, layer: nn.Module) -> None:
     """NSConv needs two weights in a filter."""
     if _weight(layer)[0].numel() < 2:
-        raise UserError(
+        raise ConversionError(
             f"sparsify cannot normalise '{name}' ({type(layer).__name__}): its filters have one weight each; "
             f"skip=['{name}'] leaves it as it is"
         )

@@ -74,6 +74,17 @@ class Tracer(fx.Tracer):
 
 
 @contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Every module is in training, or not, after the block as it was before."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was
+
+
+@contextmanager
 def asking_for_training(model: nn.Module, asked: list[str]) -> Iterator[None]:
     """Note the modules whose own code reads `self.training` inside the block, as stochastic depth does.
 
