@@ -77,7 +77,7 @@ def test_an_unknown_setting_in_a_file_suggests_the_nearest(tmp_path: Path) -> No
 
 def test_every_changed_field_is_named() -> None:
     with pytest.raises(
-        UserError, match=r"sparsity = 0\.9 there, 0\.5 here; extrusion = 0\.5 there, 2\.0 here"
+        UserError, match=r"sparsity = 0\.9 there, 0\.5 here; extrusion = 0\.1 there, 2\.0 here"
     ):
         resumed_experiment(Experiment(), {"sparsity": 0.5, "extrusion": 2, "workers": 3})
 

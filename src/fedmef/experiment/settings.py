@@ -92,7 +92,7 @@ class Experiment(BaseModel):
         description="Last round that may adjust (default: 60 % of the rounds, as in the paper).",
     )
     extrusion: float = Field(
-        default=0.5,
+        default=0.1,
         ge=0,
         description="FedMef's lambda, the weight of the penalty on what will be pruned; 0 is no penalty.",
     )
@@ -161,7 +161,8 @@ class Experiment(BaseModel):
         description="What a device's training may take above its libraries, such as 96MB: refused if more.",
     )
     backend: Literal["auto", "torch", "native"] = Field(
-        default="auto", description="What executes the network; this version has torch only."
+        default="auto",
+        description="What executes the network: native for sparse ones on a CPU, if it is there; or torch.",
     )
     accelerator: str = Field(
         default="cpu", description="Where PyTorch's tensors live: cpu, cuda, cuda:1 and so on."
