@@ -17,6 +17,7 @@ from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.faults import read_fault_plan
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
+from fedmef.runs.signals import ignore_signals
 from fedmef.runs.watchers import Watcher
 from fedmef.studies.many import Failure, PlannedRun, carry_out
 
@@ -44,9 +45,10 @@ Classes = Annotated[
 
 
 class StoppedError(FedmefError):
-    """Ctrl-C or SIGTERM: typer would swallow what a KeyboardInterrupt says."""
+    """Ctrl-C or SIGTERM ends the command: typer would swallow what a KeyboardInterrupt says."""
 
     def __init__(self, interrupted: Interrupted) -> None:
+        ignore_signals()  # another one would take the place of this message
         super().__init__(str(interrupted))
         self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
 
@@ -55,11 +57,11 @@ def carry_out_shown(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()
     """Carry out runs under one progress display."""
     pending = [run for run in plan if not run.finished]
     rounds = {run.path.name: (run.rounds_before, run.experiment.rounds) for run in pending}
-    try:
-        with ManyRunsProgress(rounds, Console(stderr=True)) as progress:
+    with ManyRunsProgress(rounds, Console(stderr=True)) as progress:
+        try:
             return carry_out(plan, [progress, *watchers])
-    except Interrupted as error:
-        raise StoppedError(error) from None
+        except Interrupted as error:
+            raise StoppedError(error) from None
 
 
 def with_fault_plan(overrides: Mapping[str, Any], file: Path | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`fedmef run`: one experiment."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +44,9 @@ def run(
         check_tensorboard()
     overrides = with_fault_plan(overrides, fault_plan)
     events = EventFiles()
-    try:
-        with RunProgress(Console(stderr=True)) as progress:
-            watchers: list[Watcher] = [progress, events] if tensorboard else [progress]
+    with closing(events), RunProgress(Console(stderr=True)) as progress:
+        watchers: list[Watcher] = [progress, events] if tensorboard else [progress]
+        try:
             if resume is not None:
                 if out or overwrite:
                     raise UserError("--resume continues a run where it is: leave --out and --overwrite out")
@@ -59,12 +60,11 @@ def run(
                 finished = fedmef.run(
                     experiment, out, overwrite=overwrite, watchers=watchers, tell=progress.tell
                 )
-    except Interrupted as error:
-        raise StoppedError(error) from None
-    except KeyboardInterrupt:  # a run that has begun makes it an Interrupted
-        raise StoppedError(Interrupted("stopped before the first round; nothing was written")) from None
-    finally:
-        events.close()
+        except Interrupted as error:
+            raise StoppedError(error) from None
+        except KeyboardInterrupt:  # a run that has begun makes it an Interrupted
+            early = Interrupted("stopped before the first round; nothing was written")
+            raise StoppedError(early) from None
     _print_run(finished, as_json)
 
 
@@ -80,6 +80,7 @@ def _print_run(finished: Run, as_json: bool) -> None:
         "rounds": f"{summary.rounds}, {summary.adjustments} with an adjustment",
         "sent": f"{human_bytes(summary.bytes_down)} down, {human_bytes(summary.bytes_up)} up",
         "time": f"{summary.seconds:.0f} s",
+        "backend": summary.backend_details,
         "directory": str(finished.path),
     }
     if summary.lost_updates or summary.rejected_updates:

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first asks to stop after the current round, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first asks to stop after the current round, the second stops at once.
+
+While a run stops, further signals are ignored: they would only interrupt its tidying up.
+"""
 
 import os
 import signal
@@ -17,10 +20,14 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self._stopping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """A signal came."""
+        if self._stopping:
+            return
         if self.signal_number is not None:
+            self._stopping = True
             raise Interrupted("stopped", number)
         self.signal_number = number
         with suppress(OSError):  # nobody may be reading
@@ -29,6 +36,7 @@ class StopRequest:
     def check(self, message: str) -> None:
         """Raise `Interrupted` with this message when somebody asked to stop."""
         if self.signal_number is not None:
+            self._stopping = True
             raise Interrupted(message, self.signal_number)
 
 
@@ -55,3 +63,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """From here on this process only says why it ends, and ends."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
