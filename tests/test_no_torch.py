@@ -5,7 +5,10 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import fedmef.methods
+from fedmef.device.choice import missing_kernels
 
 METHODS = [
     f"fedmef.methods.{module.name}"
@@ -30,7 +33,9 @@ CORE = [
     "fedmef.runs.directory",
     "fedmef.data",
 ]
-PACKAGES = ["sparsity", "wire", "experiment", "data", "device", "runs", "federation"]
+# What cannot be imported where the extension is not built.
+NATIVE = ["fedmef.native._kernels", "fedmef.native.assembly", "fedmef.device.native_backend"]
+PACKAGES = ["sparsity", "wire", "experiment", "data", "native", "device", "runs", "federation"]
 
 # Imports one module after the other, and prints which of the unwanted packages are there after each.
 PROGRAM = """
@@ -55,7 +60,8 @@ def loaded_by(modules: list[str], unwanted: list[str]) -> dict[str, list[str]]:
 def every_module(package: str) -> list[str]:
     """The modules of a package, without those of Flower, which may import what they like."""
     found = pkgutil.walk_packages([f"{fedmef.__path__[0]}/{package}"], f"fedmef.{package}.")
-    return [module.name for module in found if "flower" not in module.name]
+    unbuilt = NATIVE if missing_kernels() else []
+    return [module.name for module in found if "flower" not in module.name and module.name not in unbuilt]
 
 
 def test_there_are_methods_to_import() -> None:
@@ -64,6 +70,12 @@ def test_there_are_methods_to_import() -> None:
 
 def test_the_core_does_not_import_pytorch() -> None:
     assert loaded_by(CORE, ["torch"]) == {}
+
+
+def test_the_native_backend_does_not_import_pytorch() -> None:
+    if missing_kernels():
+        pytest.skip(missing_kernels())
+    assert loaded_by(NATIVE, ["torch"]) == {}
 
 
 def test_no_module_of_the_core_imports_pytorch() -> None:

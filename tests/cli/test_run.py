@@ -22,7 +22,7 @@ def test_a_run_says_what_it_came_to_and_where_it_is(tmp_path: Path, invoke: Invo
     assert (code, progress) == (0, "")  # quiet when nobody watches
     summary = json.loads((out / "summary.json").read_text())
     names = [line.split("  ")[0] for line in printed.splitlines()]
-    assert names == ["test accuracy", "parameters", "rounds", "sent", "time", "directory"]
+    assert names == ["test accuracy", "parameters", "rounds", "sent", "time", "backend", "directory"]
     assert f"{summary['test_accuracy']:.2%}" in printed
     assert f"{summary['parameters']:,} of {summary['parameters_if_dense']:,}" in printed
     assert str(out) in printed
@@ -56,7 +56,7 @@ def test_a_file_and_options_make_an_experiment(tmp_path: Path, invoke: Invoke) -
         (["--devices-per-round", "21"], "there are only 20 devices"),
         (["--accelerator", "cuda:7"], "accelerator = 'cuda:7'"),
         (["--accelerator", "tpu"], "accelerator = 'tpu'"),
-        (["--backend", "native"], "backend = 'native'"),
+        (["--backend", "native", "--method", "prunefl"], "backend = 'native'"),
         (["--devices", "100000", "--devices-per-round", "1"], "devices = 100000"),
         (["nowhere.toml"], "nowhere.toml"),
         (["--resume", "nowhere"], "nowhere"),

@@ -1,13 +1,20 @@
 """Finding a backend by its name."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from torch import nn
 
-from fedmef.device import backend
-from fedmef.device.backend import BACKENDS, Backend, backend_for, import_backend, open_backend, own_module
+from fedmef.device import backend, choice
+from fedmef.device.backend import (
+    BACKENDS,
+    Backend,
+    backend_for,
+    describe_backend,
+    import_backend,
+    open_backend,
+    own_module,
+)
+from fedmef.device.choice import Choice
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.nn.backend import TorchBackend
@@ -24,12 +31,29 @@ def test_what_is_tested_with_is_a_backend() -> None:
     assert opened.network is NETWORK
 
 
-@pytest.mark.parametrize("name", ["auto", "torch"])
-def test_pytorch_is_the_backend(name: Any) -> None:
-    assert import_backend(name) is TorchBackend
-    opened = open_backend(NETWORK, name)
+def test_pytorch_is_found_by_its_name() -> None:
+    assert import_backend("torch") is TorchBackend
+    opened = open_backend(NETWORK, "torch")
     assert isinstance(opened, TorchBackend)
     assert opened.network is NETWORK
+    assert describe_backend(opened) == "torch"
+
+
+def test_the_native_backend_gets_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Native(RecordingBackend):
+        instructions = "avx2"
+
+        def __init__(self, network: Network, threads: int) -> None:
+            super().__init__(network)
+            self.threads = threads
+
+    monkeypatch.setattr(backend, "choose_backend", lambda *_, **__: Choice("native"))
+    monkeypatch.setattr(backend, "missing_kernels", str)
+    monkeypatch.setattr(backend, "find_spec", lambda package: object())
+    monkeypatch.setattr(backend, "load_part", lambda module, name: Native)
+    assert describe_backend(open_backend(NETWORK)) == "native (avx2, 1 thread)"
+    monkeypatch.setenv("FEDMEF_THREADS", "2")
+    assert describe_backend(open_backend(NETWORK)) == "native (avx2, 2 threads)"
 
 
 def test_a_backend_takes_numpy_arrays_and_gives_them() -> None:
@@ -46,10 +70,9 @@ def test_a_backend_takes_numpy_arrays_and_gives_them() -> None:
     assert scores["second"].positions.shape == scores["second"].gradients.shape == (3,)
 
 
-def test_there_are_no_native_kernels_yet() -> None:
-    with pytest.raises(
-        UserError, match="backend = 'native': this version of fedmef has no native kernels; use torch"
-    ):
+def test_where_there_are_no_kernels_native_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "KERNELS", "fedmef.native._no_such_kernels")
+    with pytest.raises(UserError, match="backend = 'native': the native kernels are not built"):
         open_backend(NETWORK, "native")
     with pytest.raises(UserError, match="backend = 'native'"):
         import_backend("native")
@@ -57,11 +80,10 @@ def test_there_are_no_native_kernels_yet() -> None:
         backend_for(Experiment(backend="native"), NETWORK)
 
 
-@pytest.mark.parametrize("name", ["auto", "torch"])
-def test_a_package_that_is_not_installed_is_named(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match=f"backend = '{name}': the package torch is not installed"):
-        open_backend(NETWORK, name)
+    with pytest.raises(UserError, match="backend = 'torch': the package torch is not installed"):
+        open_backend(NETWORK, "torch")
 
 
 def test_a_package_is_looked_for_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

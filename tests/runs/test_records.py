@@ -57,6 +57,7 @@ def what_happened(**changes: Any) -> Happened:
         "active_weights": 99,
         "epsilon": 3.5,
         "seconds": 12.0,
+        "backend": "native",
     }
     return Happened(**{**happened, **changes})
 
@@ -87,6 +88,7 @@ def test_every_field_of_a_round_is_taken_from_what_happened() -> None:
         "exchanged_weights": 11,
         "dropped_magnitude": 0.125,
         "dropped_newcomers": 0.25,
+        "backend": "native",
     }
     assert record.model_dump() == expected
     assert record.number == 8
@@ -136,10 +138,14 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         a_round(0, test_accuracy=0.5, seconds=2.0, lost=[LATE, LATE], epsilon=1.0),
         a_round(1, test_accuracy=0.75, adjusted=True, rejected=[WRONG], attempts=3),
         a_round(2, test_accuracy=None, adjusted=True, bytes_up=17),
-        a_round(3, test_accuracy=0.625, test_loss=0.5, bytes_down=13, attempts=2, epsilon=4.0),
+        a_round(
+            3, test_accuracy=0.625, test_loss=0.5, bytes_down=13, attempts=2, epsilon=4.0, backend="native"
+        ),
     ]
     versions = {"fedmef": "1.2", "torch": "3.4", "numpy": "5.6", "source": "7f"}
-    summary = Summary.of(Finished(rounds, a_model(), versions, 0.5, 0.7, 100))
+    summary = Summary.of(
+        Finished(rounds, a_model(), versions, 0.5, 0.7, 100, backend="native (avx2, 1 thread)")
+    )
     assert summary.model_dump() == {
         "test_accuracy": 0.625,
         "best_test_accuracy": 0.75,
@@ -159,6 +165,8 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         "classes": 2,
         "image_shape": [1, 1, 4],
         "problem": "",
+        "backend": "native",
+        "backend_details": "native (avx2, 1 thread)",
         "fedmef": "1.2",
         "torch": "3.4",
         "numpy": "5.6",
@@ -220,6 +228,9 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
             (Failed, "attempt"),
             (Summary, "problem"),
             (Round, "dropped_newcomers"),
+            (Round, "backend"),
+            (Summary, "backend"),
+            (Summary, "backend_details"),
             (Summary, "numpy"),
             (Summary, "source"),
         )

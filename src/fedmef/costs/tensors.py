@@ -40,7 +40,8 @@ class TensorCost:
 
 def measure_tensors(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> TensorCost:
     """Measure the network of an experiment as its method prepares and trains it, on a batch of noise."""
-    experiment = experiment.model_copy(update=ON_NOISE)  # on the CPU, whose allocator does the counting
+    # On the CPU, whose allocator does the counting.
+    experiment = experiment.model_copy(update={**ON_NOISE, "backend": "torch"})
     samples = noise_samples(experiment.batch_size, shape, classes, steps=2)
     model = noise_model(experiment, shape, classes)
     method = find_method(experiment.method)()

@@ -1,14 +1,23 @@
 """The backend: what executes a network on a device. NumPy arrays go in and come out.
 
-PyTorch (`fedmef.nn.backend`) executes any network, on a CPU or a GPU. A backend is found by its name, so a
-device never loads one that it does not use.
+PyTorch (`fedmef.nn.backend`) executes any network, on a CPU or a GPU. Our own kernels
+(`fedmef.device.native_backend`) execute sparse networks on a CPU, faster and in less memory. A backend is
+found by its name, so a device never loads one that it does not use.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from fedmef.device.choice import (
+    KERNELS,
+    BackendName,
+    choose_backend,
+    choose_for,
+    missing_kernels,
+    native_threads,
+)
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.methods.extrusion import Pull
@@ -20,10 +29,11 @@ from fedmef.sparsity.network import Network
 if TYPE_CHECKING:
     from fedmef.experiment.settings import Experiment
 
-BackendName = Literal["auto", "torch", "native"]
-
 # The package that it needs, its module and its class.
-BACKENDS = {"torch": ("torch", "fedmef.nn.backend", "TorchBackend")}
+BACKENDS = {
+    "torch": ("torch", "fedmef.nn.backend", "TorchBackend"),
+    "native": (KERNELS, "fedmef.device.native_backend", "NativeBackend"),
+}
 
 
 @dataclass(frozen=True)
@@ -65,18 +75,37 @@ class Backend(Protocol):
         ...
 
 
-def open_backend(network: Network, name: BackendName = "auto", **options: Any) -> Backend:
-    """A backend for a network. `options` are those of the backend, such as `accelerator` of torch."""
-    opened: Backend = import_backend(name)(network, **options)
+def open_backend(
+    network: Network,
+    name: BackendName = "auto",
+    *,
+    accelerator: str = "cpu",
+    module: Any = None,
+    needs_torch: bool = False,
+) -> Backend:
+    """A backend for a network.
+
+    Args:
+        network: what it executes.
+        name: which one; auto chooses for this network.
+        accelerator: where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.
+        module: the network's own PyTorch code, which opaque operations need.
+        needs_torch: the method needs PyTorch.
+    """
+    choice = choose_backend(network, name, accelerator=accelerator, needs_torch=needs_torch)
+    opened: Backend
+    if choice.name == "native":
+        opened = import_backend("native")(network, threads=native_threads())
+    else:
+        opened = import_backend("torch")(network, accelerator=accelerator, module=module)
     return opened
 
 
-def import_backend(name: BackendName = "auto") -> Any:
-    """The class of this name, with whatever it needs."""
-    chosen = "torch" if name == "auto" else name
-    if chosen not in BACKENDS:
-        raise UserError(f"backend = '{name}': this version of fedmef has no native kernels; use torch")
-    package, module, backend = BACKENDS[chosen]
+def import_backend(name: BackendName) -> Any:
+    """The class of this name, with whatever it needs; PyTorch's for `auto`, which may need any."""
+    package, module, backend = BACKENDS["torch" if name == "auto" else name]
+    if name == "native" and (missing := missing_kernels()):
+        raise UserError(f"backend = 'native': {missing}")
     if find_spec(package) is None:
         raise UserError(f"backend = '{name}': the package {package} is not installed")
     return load_part(module, backend)
@@ -84,10 +113,17 @@ def import_backend(name: BackendName = "auto") -> Any:
 
 def backend_for(experiment: "Experiment", network: Network) -> Backend:
     """What executes a network of an experiment in a simulation."""
-    options: dict[str, Any] = {"accelerator": experiment.accelerator}
-    if network.opaque is not None:
-        options["module"] = own_module(experiment, network)
-    return open_backend(network, experiment.backend, **options)
+    chosen = choose_for(experiment, network).name
+    module = own_module(experiment, network) if network.opaque is not None else None
+    return open_backend(network, chosen, accelerator=experiment.accelerator, module=module)
+
+
+def describe_backend(backend: Backend) -> str:
+    """For people: `native (avx2, 1 thread)`, or `torch`."""
+    instructions, threads = getattr(backend, "instructions", None), getattr(backend, "threads", 1)
+    if instructions is None:
+        return "torch"
+    return f"native ({instructions}, {threads} {'thread' if threads == 1 else 'threads'})"
 
 
 def own_module(experiment: "Experiment", network: Network) -> Any:

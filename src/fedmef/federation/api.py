@@ -9,6 +9,7 @@ from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.device.backend import backend_for, own_module
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
@@ -72,7 +73,7 @@ def run(
     Run.check_free(path, overwrite=overwrite)
     prepared = prepare(experiment, dataset)
     fleet = _fleet(prepared, path, elsewhere)
-    check_device_memory(experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
+    check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     with stop_on_signals() as stop, start(fleet) as engine:
         directory = Run.create(path, experiment, prepared.model.network, overwrite=overwrite)
         return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
@@ -91,33 +92,36 @@ def resume(
     """Continue an interrupted run; it ends in the same bits as one that was never interrupted.
 
     `changes` may name another number of rounds, engine, accelerator, number of workers or data folder, but
-    not another experiment. More rounds follow a finished run too; its adjustments stay those of its first
-    rounds. A finished run that is given no more rounds is returned as it is.
+    not another experiment. The backend stays the one that the run began with. More rounds follow a finished
+    run too; its adjustments stay those of its first rounds. A finished run that is given no more rounds is
+    returned as it is.
     """
     directory = Run.open(Path(path))
     experiment = resumed_experiment(directory.experiment, changes or {})
     longer = experiment.rounds != directory.experiment.rounds
     if directory.finished and not longer:
         return directory
-    done = len(directory.finished_rounds())
+    rounds = directory.finished_rounds()
+    done = len(rounds)
     if longer and experiment.rounds < done:
         raise UserError(
             f"rounds = {experiment.rounds}: {directory.path} has done {counted(done, 'round')} already"
         )
+    executed = experiment.model_copy(update={"backend": rounds[-1].backend}) if rounds else experiment
     if done == 0 or directory.network.opaque is not None:
-        check_names(experiment)
+        check_names(executed)
     else:
-        check_method_and_machine(experiment)
+        check_method_and_machine(executed)
     data = dataset or open_dataset(experiment)
-    check_device_memory(experiment, data.shape, data.classes, tell)
+    check_device_memory(executed, data.shape, data.classes, tell)
     finished, ledger = directory.finished, dict[str, Array]()
     if finished:
-        prepared, first_round = Prepared(experiment, data, directory.model()), done
+        prepared, first_round = Prepared.of(executed, data, directory.model()), done
     elif (checkpoint := directory.read_checkpoint()) is not None:
         model, first_round, ledger = checkpoint
-        prepared = Prepared(experiment, data, model)
+        prepared = Prepared.of(executed, data, model)
     else:
-        prepared, first_round = prepare(experiment, data), 0
+        prepared, first_round = prepare(executed, data), 0
     _check_data(prepared.model.network, data)
     fleet = _fleet(prepared, directory.path, elsewhere)
     if not (elsewhere or fleet.store.folder.is_dir()):
@@ -165,7 +169,10 @@ def evaluate_run(directory: Run) -> Score:
     model = directory.model()
     dataset = open_dataset(directory.experiment)
     _check_data(model.network, dataset)
-    return evaluate(backend_for(directory.experiment, model.network), model.state, dataset.test)
+    # What executed the run, unless it is not here: another backend answers the same, up to rounding.
+    backend = "auto" if missing_kernels() else directory.summary.backend
+    executed = directory.experiment.model_copy(update={"backend": backend})
+    return evaluate(backend_for(executed, model.network), model.state, dataset.test)
 
 
 def new_directory(experiment: Experiment) -> Path:

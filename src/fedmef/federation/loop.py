@@ -5,10 +5,12 @@ import signal
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import fedmef
-from fedmef.device.backend import backend_for
+from fedmef.device.backend import backend_for, describe_backend
+from fedmef.device.choice import KERNELS
 from fedmef.errors import Interrupted
 from fedmef.federation.engines.base import Engine
 from fedmef.federation.evaluation import Score, constant_guess, evaluate
@@ -63,7 +65,15 @@ def federate(
         known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss)}
         rounds[-1] = rounds[-1].model_copy(update=known)
     guess = constant_guess(dataset.test)
-    finished = Finished(rounds, server.model, versions(), guess.accuracy, guess.loss, len(dataset.test))
+    finished = Finished(
+        rounds=rounds,
+        model=server.model,
+        versions=versions(),
+        guess_accuracy=guess.accuracy,
+        guess_loss=guess.loss,
+        test_samples=len(dataset.test),
+        backend=": ".join(filter(None, (describe_backend(backend), prepared.choice.reason))),
+    )
     directory.finish(server.model.state, Summary.of(finished))
     for watcher in watchers:
         watcher.run_ends(directory)
@@ -83,9 +93,12 @@ def versions() -> dict[str, str]:
 
 @cache
 def _source_digest() -> str:
-    """Of all of fedmef's own code: between two releases its version says nothing."""
+    """Of all of fedmef's code, the compiled too: between two releases its version says nothing."""
     digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(Path(fedmef.__file__).parent.rglob("*.py")):
+    files = sorted(Path(fedmef.__file__).parent.rglob("*.py"))
+    if (kernels := find_spec(KERNELS)) is not None and kernels.origin is not None:
+        files.append(Path(kernels.origin))
+    for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fedmef.data import Dataset, SyntheticImages, load_dataset
 from fedmef.device.backend import import_backend
+from fedmef.device.choice import Choice, choose_for
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
@@ -18,18 +19,32 @@ from fedmef.sparsity.model import Model
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An experiment that can run: its data, and the model that it begins with."""
+    """An experiment that can run.
+
+    Attributes:
+        experiment: its `backend` is never auto: all devices and the evaluation use the one that was chosen.
+        dataset: its data.
+        model: what it begins with.
+        choice: the backend.
+    """
 
     experiment: Experiment
     dataset: Dataset
     model: Model
+    choice: Choice
+
+    @classmethod
+    def of(cls, experiment: Experiment, dataset: Dataset, model: Model) -> "Prepared":
+        """With the backend that the experiment asks for, or that suits its network."""
+        choice = choose_for(experiment, model.network)
+        return cls(experiment.model_copy(update={"backend": choice.name}), dataset, model, choice)
 
 
 def prepare(experiment: Experiment, dataset: Dataset | None = None) -> Prepared:
     """Data and model of an experiment whose names are checked; raises `UserError` for what does not fit."""
     data = dataset or open_dataset(experiment)
     build = load_part("fedmef.models.initial", "initial_model")
-    return Prepared(experiment, data, build(experiment, data.shape, data.classes, data.statistics))
+    return Prepared.of(experiment, data, build(experiment, data.shape, data.classes, data.statistics))
 
 
 def open_dataset(experiment: Experiment) -> Dataset:
@@ -58,8 +73,10 @@ def check_network(experiment: Experiment) -> None:
 def check_method_and_machine(experiment: Experiment) -> None:
     """The same without the network: a run that has begun has it as data, and needs its code no more."""
     check_method(experiment)
-    import_backend(experiment.backend)
-    load_part("fedmef.nn.backend", "check_accelerator")(experiment.accelerator)
+    if experiment.backend != "auto":  # which one that is depends on the network
+        import_backend(experiment.backend)
+    if experiment.accelerator != "cpu":
+        load_part("fedmef.nn.backend", "check_accelerator")(experiment.accelerator)
 
 
 def check_method(experiment: Experiment) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from fedmef.federation.collection import Collected, collect
 from fedmef.federation.engines.base import Engine
@@ -23,6 +24,7 @@ class Happened:
         score: the model's score at the end of the round, if it was evaluated.
         active_weights: of all sparse layers.
         epsilon: what privacy has cost so far; None without noise.
+        backend: what executed the network.
     """
 
     job: Job
@@ -34,6 +36,7 @@ class Happened:
     active_weights: int
     epsilon: float | None
     seconds: float
+    backend: Literal["torch", "native"] = "torch"
 
     @property
     def adjusted(self) -> bool:
@@ -61,4 +64,5 @@ def play_round(round_number: int, server: Server, engine: Engine, evaluate: Call
         active_weights=sum(server.active.values()),
         epsilon=spent_epsilon(experiment, round_number + 1),
         seconds=time.perf_counter() - started,
+        backend="torch" if experiment.backend == "auto" else experiment.backend,
     )

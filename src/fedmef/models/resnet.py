@@ -10,6 +10,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fedmef.nn.layout import fastest_layout
+
 Stem = Literal["cifar", "strided", "imagenet"]
 STEMS: tuple[Stem, ...] = get_args(Stem)
 
@@ -117,6 +119,7 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU()
         grown = width * block.expansion
+        self.layout = fastest_layout([grown])  # of the narrowest strided shortcut
         self.layer1 = _stage(block, width, width, depths[0], stride=1)
         self.layer2 = _stage(block, grown, 2 * width, depths[1], stride=2)
         self.layer3 = _stage(block, 2 * grown, 4 * width, depths[2], stride=2)
@@ -127,7 +130,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [batch, classes] of images [batch, channels, height, width]."""
-        images = images.contiguous(memory_format=torch.channels_last)  # faster; free if they are so
+        images = images.contiguous(memory_format=self.layout)  # free if they are so
         features = self.maxpool(self.relu(self.bn1(self.conv1(images))))
         features = self.layer4(self.layer3(self.layer2(self.layer1(features))))
         logits: Tensor = self.fc(torch.flatten(self.avgpool(features), 1))

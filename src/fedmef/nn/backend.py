@@ -37,10 +37,12 @@ class TorchBackend:
         self.network = network
         check_accelerator(accelerator)
         self.accelerator = torch.device(accelerator)
-        self.module = (module or NetworkModule(network)).to(self.accelerator)
+        self._layout = torch.contiguous_format  # somebody's own code may call view() on what it gets
+        if module is None:
+            module = NetworkModule(network)
+            self._layout = module.layout
+        self.module = module.to(self.accelerator)
         self._layers = sparse_layers(self.module)
-        # Channels last is faster, but somebody's own code may call view() on what it gets.
-        self._layout = torch.channels_last if module is None else torch.contiguous_format
         self._random: Tensor | None = None  # of layers that draw numbers; ours draw none
 
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:

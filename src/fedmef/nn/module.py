@@ -15,6 +15,7 @@ from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d
 from fedmef.nn.convolution import CachePolicy, Geometry
 from fedmef.nn.features import layer_norm, scale
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
+from fedmef.nn.layout import fastest_layout
 from fedmef.nn.normalization import FilterNormalization
 from fedmef.nn.swat import SwatConv2d
 from fedmef.sparsity.arrays import Array
@@ -71,12 +72,17 @@ class NetworkModule(nn.Module):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in network.frozen)
         self._last_uses = _last_uses(network)
+        self.layout = fastest_layout(
+            layer.shape[1]
+            for layer in network.layers.values()
+            if isinstance(layer, Convolution) and layer.shape[2:] == (1, 1) and max(layer.stride) > 1
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [n, classes] of images [n, channels, height, width]."""
         if images.dtype == torch.uint8:
-            images = normalize(images, self.network.input, torch.channels_last)
-        results = {INPUT: images.contiguous(memory_format=torch.channels_last)}  # faster
+            images = normalize(images, self.network.input, self.layout)
+        results = {INPUT: images.contiguous(memory_format=self.layout)}
         del images
         for operation, run in self._steps:
             results[operation.name] = run(*(results[name] for name in operation.inputs))

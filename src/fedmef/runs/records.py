@@ -7,7 +7,7 @@ A field says where its value comes from, so a new number per round is one line h
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,6 +21,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
 AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Executed = Literal["torch", "native"]  # what executed the network
 
 
 class Record(BaseModel):
@@ -107,6 +108,7 @@ class Round(Record):
     dropped_newcomers: Share | None = of_round(
         lambda happened: happened.adjustment.newcomers if happened.adjustment else None, missing=None
     )
+    backend: Executed = of_round(lambda happened: happened.backend, missing="torch")
 
     @property
     def number(self) -> int:
@@ -139,6 +141,7 @@ class Finished:
     Attributes:
         guess_accuracy, guess_loss: what a constant guess scores on the test data.
         test_samples: how many those are.
+        backend: what executed the network at the evaluation, such as native (avx2, 1 thread), and why.
     """
 
     rounds: list[Round]
@@ -147,6 +150,7 @@ class Finished:
     guess_accuracy: float
     guess_loss: float
     test_samples: int
+    backend: str = "torch"
 
 
 def problem_of(run: Finished) -> str:
@@ -186,6 +190,8 @@ class Summary(Record):
         lambda run: list(run.model.network.input.shape)
     )
     problem: str = of_run(problem_of, missing="")
+    backend: Executed = of_run(lambda run: run.rounds[-1].backend, missing="torch")
+    backend_details: str = of_run(lambda run: run.backend, missing="torch")
     fedmef: str = of_run(lambda run: run.versions["fedmef"])
     torch: str = of_run(lambda run: run.versions["torch"])
     numpy: str = of_run(lambda run: run.versions["numpy"], missing="unknown")

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from fedmef.data import Dataset
+from fedmef.device.choice import THREADS
 from fedmef.device.measured import measured
 from fedmef.device.resident import give_back_freed_memory
 from fedmef.errors import FedmefError, NoAnswerError
@@ -222,7 +223,8 @@ def _become_ready(worker: _Worker) -> None:
 
 
 def _work(connection: Connection, experiment: Experiment, data: Path, store: Store, scratch: Path) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # before a backend is loaded: workers with all cores each are slower
+    for variable in ("OMP_NUM_THREADS", THREADS):
+        os.environ[variable] = "1"  # before a backend is loaded: workers with all cores each are slower
     if experiment.device_memory is not None:
         give_back_freed_memory()
     try:

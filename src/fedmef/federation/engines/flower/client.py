@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Context, Message
@@ -17,13 +17,15 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.utils import get_flwr_home
 
 from fedmef.data import Dataset
-from fedmef.device.backend import Backend, BackendName, open_backend
+from fedmef.device.backend import Backend, open_backend
+from fedmef.device.choice import BackendName
 from fedmef.device.device import MOST_WEIGHTS, Device
 from fedmef.device.training import Samples
 from fedmef.experiment.names import load_object
 from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
 from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
+from fedmef.wire.job import read_job
 from fedmef.wire.store import Store
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def client_app(
         load_data: a function of a module; called with the device's number.
         methods: methods of your own that the server may ask for, as "package.module:Class".
         load_module: gives the PyTorch module of a network that cannot be described as data; others need none.
-        backend: what executes the network.
+        backend: what executes the network; auto chooses for each network, by what the device has.
         accelerator: where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.
         most_weights: the largest network that the device takes, active and pruned weights together.
     """
@@ -85,22 +87,30 @@ def _device_round(message: Message, context: Context, settings: _Settings) -> Me
     number = device_number(context)
     split = settings.load_data(number).train
     samples = Samples(split.images, split.labels, np.arange(len(split)))
-    device = Device(
-        number,
-        samples,
-        partial(_backend, settings),
-        store_of(context),
-        partial(_find_method, settings.methods),
-        settings.most_weights,
+
+    def train(number: int, content: bytes) -> bytes:
+        device = Device(
+            number,
+            samples,
+            partial(_backend, settings, read_job(content).method),
+            store_of(context),
+            partial(_find_method, settings.methods),
+            settings.most_weights,
+        )
+        return device.train(content)
+
+    return train_reply(message, number, train)
+
+
+def _backend(settings: _Settings, method: str, network: Network) -> Backend:
+    own = settings.load_module if network.opaque is not None else None
+    return open_backend(
+        network,
+        settings.backend,
+        accelerator=settings.accelerator,
+        module=own(network) if own is not None else None,
+        needs_torch=_find_method(settings.methods, method).needs_torch,
     )
-    return train_reply(message, number, lambda _, content: device.train(content))
-
-
-def _backend(settings: _Settings, network: Network) -> Backend:
-    options: dict[str, Any] = {"accelerator": settings.accelerator}
-    if network.opaque is not None and settings.load_module is not None:
-        options["module"] = settings.load_module(network)
-    return open_backend(network, settings.backend, **options)
 
 
 def _find_method(own: tuple[str, ...], name: str) -> type[Method]:

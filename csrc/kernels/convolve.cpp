@@ -1,0 +1,238 @@
+// The sparse convolution, and its gradient for the input, which is the same of the transposed stream.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/depthwise.h"
+#include "kernels/parts.h"
+#include "kernels/small_batch.h"
+#include "kernels/tile_buffer.h"
+#include "threads.h"
+
+namespace fedmef::FEDMEF_ISA {
+
+namespace {
+
+constexpr size_t PARTIAL_BYTES = 384 * 1024;  // of the sums that wait for the next block of channels: part of the L2
+
+// Where the tile of one output channel lies in memory, and how much of it is inside of the plane.
+struct Target {
+  float* pixels;
+  size_t row, column;  // floats from row to row and from column to column
+  int rows, columns;
+};
+
+enum class Begin { at_bias, at_target, at_partial };
+
+// All active weights of one output channel in one block, on one tile of pixels held in registers.
+// HEIGHT may be less than the tile's, at the last row. PITCH is the buffer's in pixels, 0 when only known at run time.
+template <int HEIGHT, int WIDTH, int PITCH>
+FEDMEF_INLINE void convolve_segment(const float* buffer, size_t runtime_pitch, const uint16_t* offsets,
+                                    const float* values, int count, Begin begin, Vector bias, Vector* partial,
+                                    bool last, const Target& target) {
+  constexpr int PIXELS = HEIGHT * WIDTH;
+  const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
+  Vector sums[PIXELS];
+  if (begin == Begin::at_partial) {
+    FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) sums[i] = partial[i];
+  } else if (begin == Begin::at_bias) {
+    FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) sums[i] = bias;
+  } else {
+    for (int r = 0; r < HEIGHT; ++r)
+      for (int c = 0; c < WIDTH; ++c)
+        sums[r * WIDTH + c] =
+            r < target.rows && c < target.columns ? load(target.pixels + r * target.row + c * target.column) : Vector{};
+  }
+  for (int i = 0; i < count; ++i) {
+    const char* pixel = reinterpret_cast<const char*>(buffer) + offsets[i];
+    const float value = values[i];
+    FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
+      FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c) sums[r * WIDTH + c] +=
+          value * *reinterpret_cast<const Vector*>(pixel + r * pitch + c * sizeof(Vector));
+    }
+  }
+  if (!last) {
+    FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) partial[i] = sums[i];
+  } else if (target.rows == HEIGHT && target.columns == WIDTH) {
+    FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
+      FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c)
+          store(target.pixels + r * target.row + c * target.column, sums[r * WIDTH + c]);
+    }
+  } else {
+    Vector kept[PIXELS];  // a copy: `sums` stays in registers
+    FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) kept[i] = sums[i];
+    for (int r = 0; r < target.rows; ++r)
+      for (int c = 0; c < target.columns; ++c)
+        store(target.pixels + r * target.row + c * target.column, kept[r * WIDTH + c]);
+  }
+}
+
+struct Task {
+  const Direction& direction;
+  const Tile& tile;
+  const Stream& stream;
+  const float *values, *bias, *x;
+  float* y;
+  bool accumulate;
+  Layout layout;
+};
+
+// The channels that are the outputs [0, stream.outputs) of a group, a tile at a time.
+class Targets {
+ public:
+  Targets(const Task& task, int block, Place place) {
+    const Direction& direction = task.direction;
+    const int height = direction.output.height, width = direction.output.width;
+    const int down = direction.step[0], across = direction.step[1];
+    parts_ = down * across;
+    plane_ = direction.output.plane() * LANES;
+    float* image = task.y + size_t(block) * direction.output.channels * plane_;
+    for (int part = 0; part < std::min(parts_, KNOWN); ++part)
+      known_[part] = part_at(image, part, place, task.tile, height, width, down, across);
+    if (parts_ > KNOWN) {
+      for (int part = 0; part < parts_; ++part)
+        others_.push_back(part_at(image, part, place, task.tile, height, width, down, across));
+    }
+  }
+
+  FEDMEF_INLINE Target at(int output) const {
+    if (parts_ == 1) return moved(known_[0], output);
+    if (parts_ == 4) return moved(known_[output & 3], output >> 2);
+    return moved(others_.empty() ? known_[output % parts_] : others_[size_t(output % parts_)], output / parts_);
+  }
+
+ private:
+  static constexpr int KNOWN = 4;
+
+  static Target part_at(float* image, int part, Place place, const Tile& tile, int height, int width, int down,
+                        int across) {
+    const int y = place.row * down + part / across, x = place.column * across + part % across;
+    Target target;
+    target.row = size_t(down) * width * LANES;
+    target.column = size_t(across) * LANES;
+    target.rows = y < height ? std::min(tile.height, (height - y + down - 1) / down) : 0;
+    target.columns = x < width ? std::min(tile.width, (width - x + across - 1) / across) : 0;
+    target.pixels = image + (ptrdiff_t(y) * width + x) * LANES;
+    return target;
+  }
+
+  FEDMEF_INLINE Target moved(Target target, int channel) const {
+    target.pixels += size_t(channel) * plane_;
+    return target;
+  }
+
+  int parts_;
+  size_t plane_;
+  Target known_[KNOWN];
+  std::vector<Target> others_;
+};
+
+// One block of channels for the outputs [begin, end) of a group: everything that one buffer is good for.
+template <int HEIGHT, int WIDTH, int PITCH>
+void convolve_buffer(const Task& task, const float* buffer, Vector* partial, const Targets& targets, Prefetcher next,
+                     int group, int b, int begin, int end, int filled) {
+  const Stream& stream = task.stream;
+  const bool first = b == 0, last = b + 1 == stream.blocks;
+  const size_t pitch = size_t(task.tile.pitch) * sizeof(Vector);
+  const uint32_t* segments = stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs;
+  const Begin beginning = !first ? Begin::at_partial : task.accumulate ? Begin::at_target : Begin::at_bias;
+  for (int output = begin; output < end; ++output) {
+    const int global = group * stream.outputs + output;
+    const uint32_t start = segments[output];
+    next.advance();
+    if (last && output + 2 < end) {
+      const Target ahead = targets.at(global + 2);
+      for (int r = 0; r < ahead.rows; ++r)
+        for (int c = 0; c < ahead.columns; ++c)
+          __builtin_prefetch(ahead.pixels + r * ahead.row + c * ahead.column, 1, 3);
+    }
+    Vector bias{};
+    if (first && task.bias != nullptr)  // only ever forward, where an output is a channel
+      for (int lane = 0; lane < filled; ++lane) bias[lane] = task.bias[global];
+    convolve_segment<HEIGHT, WIDTH, PITCH>(
+        buffer, pitch, stream.offsets.data() + start, task.values + start, int(segments[output + 1] - start), beginning,
+        bias, partial + size_t(output - begin) * (HEIGHT * WIDTH), last, targets.at(global));
+  }
+}
+
+template <int HEIGHT, int WIDTH, int EXTENT>
+void convolve_tile(const Task& task, int block, int tile_number, float* buffer, Vector* partial, int outputs_at_once) {
+  constexpr int PITCH = EXTENT < 0 ? 0 : WIDTH + EXTENT;
+  const Stream& stream = task.stream;
+  const Direction& direction = task.direction;
+  const int across = (direction.grid[1] + WIDTH - 1) / WIDTH;
+  const int tiles = across * ((direction.grid[0] + HEIGHT - 1) / HEIGHT);
+  const auto place_of = [&](int tile) { return Place{tile / across * HEIGHT, tile % across * WIDTH}; };
+  const Place place = place_of(tile_number);
+  const int rows = std::min(HEIGHT, direction.grid[0] - place.row);
+  const size_t plane = direction.input.plane() * LANES;
+  const Targets targets(task, block, place);
+  const int filled = task.layout.filled(block);
+  for (int group = 0; group < stream.groups; ++group) {
+    const float* x = task.x + (size_t(block) * direction.input.channels + size_t(group) * stream.inputs) * plane;
+    for (int begin = 0; begin < stream.outputs; begin += outputs_at_once) {
+      const int end = std::min(stream.outputs, begin + outputs_at_once);
+      for (int b = 0; b < stream.blocks; ++b) {
+        const int channel = b * stream.block, channels = std::min(stream.block, stream.inputs - channel);
+        fill_buffer<HEIGHT, WIDTH, EXTENT>(buffer, x + channel * plane, plane, channels, direction, task.tile, place,
+                                           Rows{0, direction.input.height});
+        Prefetcher next;
+        if (b + 1 < stream.blocks)
+          next = Prefetcher(direction, task.tile, x + (channel + stream.block) * plane, plane,
+                            std::min(stream.block, stream.inputs - channel - stream.block), place, end - begin);
+        else if (end == stream.outputs && tile_number + 1 < tiles)
+          next = Prefetcher(direction, task.tile, x, plane, stream.block, place_of(tile_number + 1), end - begin);
+        with_constant<HEIGHT>(rows, [&]<int ROWS>() {
+          convolve_buffer<ROWS, WIDTH, PITCH>(task, buffer, partial, targets, next, group, b, begin, end, filled);
+        });
+      }
+    }
+  }
+}
+
+template <int HEIGHT, int WIDTH, int EXTENT>
+void convolve_all(Threads& threads, const Task& task) {
+  const Direction& direction = task.direction;
+  const int tiles = ((direction.grid[0] + HEIGHT - 1) / HEIGHT) * ((direction.grid[1] + WIDTH - 1) / WIDTH);
+  constexpr size_t TILE_BYTES = HEIGHT * WIDTH * sizeof(Vector);
+  const int most = int(std::max<size_t>(1, PARTIAL_BYTES / TILE_BYTES));
+  const int turns = (task.stream.outputs + most - 1) / most;
+  const int at_once = (task.stream.outputs + turns - 1) / turns;
+  const size_t buffer_bytes = size_t(task.tile.channel) * size_t(task.stream.block) * sizeof(Vector);
+  threads.reserve(buffer_bytes + TILE_BYTES * size_t(at_once));
+  threads.run(task.layout.blocks() * tiles, [&](int item, int thread) {
+    char* scratch = static_cast<char*>(threads.scratch(thread));
+    convolve_tile<HEIGHT, WIDTH, EXTENT>(task, item / tiles, item % tiles, reinterpret_cast<float*>(scratch),
+                                         reinterpret_cast<Vector*>(scratch + buffer_bytes), at_once);
+  });
+}
+
+void convolve_tiles(Threads& threads, const Task& task) {
+  with_tile(task.direction, task.tile,
+            [&]<int HEIGHT, int WIDTH, int EXTENT>() { convolve_all<HEIGHT, WIDTH, EXTENT>(threads, task); });
+}
+
+}  // namespace
+
+void convolve(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values, const float* bias,
+              const float* x, float* y, bool accumulate) {
+  if (layout.lanes == 1)
+    small_convolve(threads, plan, layout, values, bias, x, y, accumulate);
+  else if (is_depthwise(plan))
+    depthwise_convolve(threads, plan, layout, values, bias, x, y, accumulate);
+  else
+    convolve_tiles(threads,
+                   {plan.forward, plan.forward_tile, plan.forward_stream, values, bias, x, y, accumulate, layout});
+}
+
+void input_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values, const float* dy,
+                    float* dx, bool accumulate) {
+  if (layout.lanes == 1)
+    small_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
+  else if (is_depthwise(plan))
+    depthwise_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
+  else
+    convolve_tiles(threads, {plan.backward, plan.backward_tile, plan.backward_stream, values, nullptr, dy, dx,
+                             accumulate, layout});
+}
+
+}  // namespace fedmef::FEDMEF_ISA

@@ -1,0 +1,171 @@
+// What a tile of output pixels needs of a block of input channels, copied to a contiguous buffer with zero padding.
+//
+//     memory, stride 1, 3x3:            buffer of one channel (pitch = width + 2):
+//
+//         . . . . . . . .               0 a b c d e      the tile's own pixels are b c d e (2 rows),
+//         . a b c d e . .       →       0 f g h i j      with one more row and column around them
+//         . f g h i j . .
+//
+// With stride 2 the input is four phases (even and odd rows and columns), each of which lies like this.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/vector.h"
+#include "stream.h"
+
+namespace fedmef::FEDMEF_ISA {
+
+struct Place {
+  int row, column;  // of the tile's first pixel, in the grid
+};
+
+FEDMEF_INLINE void copy_row(Vector* to, const float* from, int count) {
+  for (int i = 0; i < count; ++i) to[i] = load(from + size_t(i) * LANES);
+}
+
+// Rows of compile-time length, of which the first and last pixel may be padding. `from` is the row's first pixel,
+// padding or not; rows outside of [top, bottom) are padding.
+template <int ROWS, int PITCH, bool LEFT, bool RIGHT>
+FEDMEF_INLINE void copy_rows(Vector* to, const float* from, size_t from_pitch, int top, int bottom) {
+  FEDMEF_UNROLL for (int row = 0; row < ROWS; ++row) {
+    if (row >= top && row < bottom) {
+      FEDMEF_UNROLL for (int i = 0; i < PITCH; ++i) to[row * PITCH + i] =
+          (LEFT && i == 0) || (RIGHT && i == PITCH - 1)
+              ? Vector{}
+              : load(from + ptrdiff_t(row * from_pitch) + ptrdiff_t(i) * LANES);
+    } else {
+      FEDMEF_UNROLL for (int i = 0; i < PITCH; ++i) to[row * PITCH + i] = Vector{};
+    }
+  }
+}
+
+template <int ROWS, int PITCH, bool LEFT, bool RIGHT>
+inline void copy_channels(Vector* to, const float* from, size_t plane, int channels, size_t from_pitch, int top,
+                          int bottom) {
+  if (top == 0 && bottom == ROWS) {
+    for (int channel = 0; channel < channels; ++channel, from += plane, to += ROWS * PITCH)
+      copy_rows<ROWS, PITCH, LEFT, RIGHT>(to, from, from_pitch, 0, ROWS);
+  } else {
+    for (int channel = 0; channel < channels; ++channel, from += plane, to += ROWS * PITCH)
+      copy_rows<ROWS, PITCH, LEFT, RIGHT>(to, from, from_pitch, top, bottom);
+  }
+}
+
+// The rows of a plane that are in memory: [first, last). What a tile needs beyond them is 0.
+struct Rows {
+  int first, last;
+};
+
+// The general case: any stride, padding and extent.
+inline void copy_phase(Vector* to, const float* plane, const Direction& direction, const Tile& tile, const Phase& phase,
+                       Place place, Rows there) {
+  const int rows = tile.height + phase.extent[0], columns = tile.width + phase.extent[1];
+  const int width = direction.input.width;
+  const int step = direction.stride[1];
+  const int start = (place.column + phase.first[1]) * step + phase.remainder[1];
+  const int from = std::min(columns, start < 0 ? (-start + step - 1) / step : 0);
+  const int until = std::max(from, std::min(columns, start < width ? (width - start + step - 1) / step : 0));
+  for (int row = 0; row < rows; ++row, to += tile.pitch) {
+    const int y = (place.row + row + phase.first[0]) * direction.stride[0] + phase.remainder[0];
+    if (y < 0 || y >= there.last) {
+      std::fill_n(to, columns, Vector{});
+      continue;
+    }
+    const float* source = plane + (size_t(y - there.first) * width) * LANES + ptrdiff_t(start) * LANES;
+    std::fill_n(to, from, Vector{});
+    if (step == 1) {
+      for (int i = from; i < until; ++i) to[i] = load(source + ptrdiff_t(i) * LANES);
+    } else {
+      for (int i = from; i < until; ++i) to[i] = load(source + ptrdiff_t(i) * step * LANES);
+    }
+    std::fill_n(to + until, columns - until, Vector{});
+  }
+}
+
+// `planes` is the first channel of the block; channels are `plane` floats apart.
+template <int HEIGHT, int WIDTH, int EXTENT>
+inline void fill_buffer(float* buffer, const float* planes, size_t plane, int channels, const Direction& direction,
+                        const Tile& tile, Place place, Rows there) {
+  Vector* to = reinterpret_cast<Vector*>(buffer);
+  if constexpr (EXTENT >= 0) {
+    constexpr int ROWS = HEIGHT + EXTENT, PITCH = WIDTH + EXTENT;
+    const bool plain = direction.phases.size() == 1 && direction.stride[0] == 1 && direction.stride[1] == 1;
+    const Phase& phase = direction.phases[0];
+    const int y = place.row + phase.first[0] + phase.remainder[0],
+              x = place.column + phase.first[1] + phase.remainder[1];
+    const int right = x + PITCH - direction.input.width;
+    if (plain && x >= -1 && right <= 1) {
+      const float* from = planes + (ptrdiff_t(y - there.first) * direction.input.width + x) * LANES;
+      const size_t pitch = size_t(direction.input.width) * LANES;
+      const int top = std::max(0, -y), bottom = std::min(ROWS, there.last - y);
+      if (x < 0 && right > 0)
+        return copy_channels<ROWS, PITCH, true, true>(to, from, plane, channels, pitch, top, bottom);
+      if (x < 0) return copy_channels<ROWS, PITCH, true, false>(to, from, plane, channels, pitch, top, bottom);
+      if (right > 0) return copy_channels<ROWS, PITCH, false, true>(to, from, plane, channels, pitch, top, bottom);
+      return copy_channels<ROWS, PITCH, false, false>(to, from, plane, channels, pitch, top, bottom);
+    }
+  }
+  for (int channel = 0; channel < channels; ++channel, planes += plane, to += tile.channel)
+    for (size_t i = 0; i < direction.phases.size(); ++i)
+      copy_phase(to + tile.bases[i], planes, direction, tile, direction.phases[i], place, there);
+}
+
+// Calls work<height, width, extent>() for a tile. The extent is how much wider than the tile the buffer's rows are, -1
+// when that is left to run time: only the usual ones (1x1, and 3x3 with stride 1 and 2) have code of their own.
+template <class Work>
+void with_tile(const Direction& direction, const Tile& tile, const Work& work) {
+  constexpr int FULL = MANY_REGISTERS ? 4 : 3, ROW = 4 * FULL;
+  const int extent = tile.pitch - tile.width;
+  const bool square = direction.phases.size() > 1 || direction.phases[0].extent[0] == extent;
+  if (tile.height == FULL && tile.width == 4) {
+    if (square && extent == 0) return work.template operator()<FULL, 4, 0>();
+    if (square && extent == 1) return work.template operator()<FULL, 4, 1>();
+    if (square && extent == 2) return work.template operator()<FULL, 4, 2>();
+    return work.template operator()<FULL, 4, -1>();
+  }
+  if (tile.height == 1 && tile.width == ROW) {
+    if (square && extent == 0) return work.template operator()<1, ROW, 0>();
+    return work.template operator()<1, ROW, -1>();
+  }
+  if (tile.height == 2) return work.template operator()<2, 2, -1>();
+  return work.template operator()<1, 1, -1>();
+}
+
+// Brings what the next buffer is copied from into the cache, a few rows at a time while the current one is used.
+class Prefetcher {
+ public:
+  Prefetcher() = default;
+  Prefetcher(const Direction& direction, const Tile& tile, const float* planes, size_t plane, int channels, Place place,
+             int outputs)
+      : plane_(plane * sizeof(float)), pitch_(size_t(direction.input.width) * LANES * sizeof(float)) {
+    const Phase& phase = direction.phases[0];
+    rows_ = std::min(direction.input.height, direction.stride[0] * (tile.height + phase.extent[0]));
+    const int y = std::clamp((place.row + phase.first[0]) * direction.stride[0], 0, direction.input.height - rows_);
+    const int x = std::clamp((place.column + phase.first[1]) * direction.stride[1], 0, direction.input.width - 1);
+    const int columns = std::min(direction.input.width - x, direction.stride[1] * tile.pitch);
+    bytes_ = size_t(columns) * LANES * sizeof(float);
+    from_ = reinterpret_cast<const char*>(planes) + size_t(y) * pitch_ + size_t(x) * LANES * sizeof(float);
+    total_ = rows_ * channels;
+    share_ = (total_ + outputs - 1) / std::max(outputs, 1);
+  }
+
+  // One output's share.
+  FEDMEF_INLINE void advance() {
+    for (const int end = std::min(total_, done_ + share_); done_ < end; ++done_) {
+      const char* row = from_ + size_t(channel_) * plane_ + size_t(row_) * pitch_;
+      for (size_t byte = 0; byte < bytes_; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+      if (++row_ == rows_) {
+        row_ = 0;
+        ++channel_;
+      }
+    }
+  }
+
+ private:
+  const char* from_ = nullptr;
+  size_t plane_ = 0, pitch_ = 0, bytes_ = 0;
+  int rows_ = 0, total_ = 0, share_ = 0, done_ = 0, row_ = 0, channel_ = 0;
+};
+
+}  // namespace fedmef::FEDMEF_ISA

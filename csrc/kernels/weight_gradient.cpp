@@ -1,0 +1,274 @@
+// The gradient for the active weights of a sparse convolution, and the dense one that growth scores need.
+//
+// A tile of the output's gradient and the buffer of its input meet for each active weight: the sum over pixels and
+// images of their product. The bands of a batch are at most PARTS parts, each with sums of its own that are added in
+// order: the same bits for any number of threads.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "kernels/bands.h"
+#include "kernels/dense_gradient.h"
+#include "kernels/depthwise.h"
+#include "kernels/parts.h"
+#include "kernels/small_batch.h"
+#include "kernels/tile_buffer.h"
+#include "threads.h"
+
+namespace fedmef::FEDMEF_ISA {
+
+namespace {
+
+constexpr int PARTS = 4;
+constexpr size_t GRADIENT_BYTES = 256 * 1024;  // of the output's gradients that a tile copies at once: part of the L2
+
+template <int HEIGHT, int WIDTH, int PITCH>
+FEDMEF_INLINE Vector product(const Vector* gradient, const char* pixel, size_t pitch) {
+  Vector result = gradient[0] * *reinterpret_cast<const Vector*>(pixel);
+  FEDMEF_UNROLL for (int i = 1; i < HEIGHT * WIDTH; ++i) result +=
+      gradient[i] * *reinterpret_cast<const Vector*>(pixel + (i / WIDTH) * pitch + (i % WIDTH) * sizeof(Vector));
+  return result;
+}
+
+// Adds what one tile contributes to the weights of one segment. Four at a time share their horizontal sums.
+template <int HEIGHT, int WIDTH, int PITCH>
+FEDMEF_INLINE void gradient_segment(const float* buffer, size_t runtime_pitch, const uint16_t* offsets, int count,
+                                    const Vector* tile, float* d_values) {
+  const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
+  const char* base = reinterpret_cast<const char*>(buffer);
+  Vector gradient[HEIGHT * WIDTH];
+  FEDMEF_UNROLL for (int i = 0; i < HEIGHT * WIDTH; ++i) gradient[i] = tile[i];
+  int i = 0;
+  for (; i + 4 <= count; i += 4) {
+    const char *p0 = base + offsets[i], *p1 = base + offsets[i + 1], *p2 = base + offsets[i + 2],
+               *p3 = base + offsets[i + 3];
+    Vector a{}, b{}, c{}, d{};
+    FEDMEF_UNROLL for (int pixel = 0; pixel < HEIGHT * WIDTH; ++pixel) {
+      const size_t at = (pixel / WIDTH) * pitch + (pixel % WIDTH) * sizeof(Vector);
+      a += gradient[pixel] * *reinterpret_cast<const Vector*>(p0 + at);
+      b += gradient[pixel] * *reinterpret_cast<const Vector*>(p1 + at);
+      c += gradient[pixel] * *reinterpret_cast<const Vector*>(p2 + at);
+      d += gradient[pixel] * *reinterpret_cast<const Vector*>(p3 + at);
+    }
+    Vector4 total;
+    std::memcpy(&total, d_values + i, sizeof total);
+    total += sums(quarter_sums(a), quarter_sums(b), quarter_sums(c), quarter_sums(d));
+    std::memcpy(d_values + i, &total, sizeof total);
+  }
+  for (; i < count; ++i) d_values[i] += sum(product<HEIGHT, WIDTH, PITCH>(gradient, base + offsets[i], pitch));
+}
+
+struct Task {
+  const ConvolutionPlan& plan;
+  Layout layout;
+  Source source;
+  const float* dy;
+};
+
+// The output's gradients of one tile, a channel after the other, 0 beyond the plane.
+template <int HEIGHT, int WIDTH>
+void copy_gradients(Vector* to, const float* dy, size_t plane, int width, int outputs, int rows, int columns) {
+  for (int output = 0; output < outputs; ++output, dy += plane, to += HEIGHT * WIDTH) {
+    if (rows == HEIGHT && columns == WIDTH) {
+      FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
+        FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c) to[r * WIDTH + c] = load(dy + (size_t(r) * width + c) * LANES);
+      }
+    } else {
+      for (int r = 0; r < HEIGHT; ++r)
+        for (int c = 0; c < WIDTH; ++c)
+          to[r * WIDTH + c] = r < rows && c < columns ? load(dy + (size_t(r) * width + c) * LANES) : Vector{};
+    }
+  }
+}
+
+// work(group, first output, outputs, block of channels, buffer, tiles of the gradients) for everything in a band.
+template <int HEIGHT, int WIDTH, int EXTENT, class Work>
+void each_buffer(const Task& task, const Band& band, const float* rows, float* buffer, Vector* tiles, int at_once,
+                 int first_output, int last_output, const Work& work) {
+  const ConvolutionPlan& plan = task.plan;
+  const Direction& direction = plan.forward;
+  const Stream& stream = plan.forward_stream;
+  const size_t gradient_plane = direction.output.plane() * LANES;
+  const bool expanded = task.source.pruned != nullptr;
+  const size_t plane = expanded ? size_t(band.input_last - band.input_first) * direction.input.width * LANES
+                                : direction.input.plane() * LANES;
+  const float* image = expanded ? rows : task.source.dense + size_t(band.block) * direction.input.channels * plane;
+  const Rows there = expanded ? Rows{band.input_first, band.input_last} : Rows{0, direction.input.height};
+  for (int row = band.first; row < band.last; row += HEIGHT) {
+    for (int column = 0; column < direction.grid[1]; column += WIDTH) {
+      const Place place{row, column};
+      const int inside_rows = std::min(HEIGHT, direction.grid[0] - row);
+      const int inside_columns = std::min(WIDTH, direction.grid[1] - column);
+      for (int group = first_output / stream.outputs; group * stream.outputs < last_output; ++group) {
+        const int own_first = std::max(0, first_output - group * stream.outputs);
+        const int own_last = std::min(stream.outputs, last_output - group * stream.outputs);
+        const float* x = image + size_t(group) * stream.inputs * plane;
+        for (int begin = own_first; begin < own_last; begin += at_once) {
+          const int outputs = std::min(at_once, own_last - begin);
+          const float* dy =
+              task.dy +
+              (size_t(band.block) * direction.output.channels + group * stream.outputs + begin) * gradient_plane +
+              (size_t(row) * direction.output.width + column) * LANES;
+          copy_gradients<HEIGHT, WIDTH>(tiles, dy, gradient_plane, direction.output.width, outputs, inside_rows,
+                                        inside_columns);
+          for (int b = 0; b < stream.blocks; ++b) {
+            const int channel = b * stream.block, channels = std::min(stream.block, stream.inputs - channel);
+            fill_buffer<HEIGHT, WIDTH, EXTENT>(buffer, x + channel * plane, plane, channels, direction,
+                                               plan.forward_tile, place, there);
+            Prefetcher next;
+            if (!expanded && b + 1 < stream.blocks)
+              next = Prefetcher(direction, plan.forward_tile, x + (channel + stream.block) * plane, plane,
+                                std::min(stream.block, stream.inputs - channel - stream.block), place, outputs);
+            work(group, begin, outputs, b, next);
+          }
+        }
+      }
+    }
+  }
+}
+
+size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+int outputs_at_once(int outputs, size_t tile_bytes) {
+  const int most = int(std::max<size_t>(1, GRADIENT_BYTES / tile_bytes)), turns = (outputs + most - 1) / most;
+  return (outputs + turns - 1) / turns;
+}
+
+// How the scratch memory of a thread is used: the buffer, tiles of gradients, expanded rows, one row of values.
+template <int HEIGHT, int WIDTH>
+struct Memory {
+  Memory(const Task& task, const Bands& bands) {
+    const ConvolutionPlan& plan = task.plan;
+    at_once = outputs_at_once(plan.forward_stream.outputs, HEIGHT * WIDTH * sizeof(Vector));
+    tiles = padded(size_t(plan.forward_tile.channel) * size_t(plan.forward_stream.block) * sizeof(Vector));
+    rows = tiles + padded(size_t(at_once) * HEIGHT * WIDTH * sizeof(Vector));
+    const size_t row = task.source.pruned == nullptr ? 0 : size_t(plan.input.width) * sizeof(Vector);
+    values = rows + padded(bands.most_rows() * row * size_t(plan.input.channels));
+    bytes = values + padded(row + sizeof(Vector));
+  }
+
+  int at_once;
+  size_t tiles, rows, values, bytes;
+};
+
+// work(group, first output, outputs, block of channels, buffer, tiles, prefetcher) for everything in some bands.
+template <int HEIGHT, int WIDTH, int EXTENT, class Work>
+void each_band(const Task& task, const Bands& bands, int first, int last, int first_output, int last_output,
+               const Memory<HEIGHT, WIDTH>& memory, void* scratch, const Work& work) {
+  char* base = static_cast<char*>(scratch);
+  float *buffer = static_cast<float*>(scratch), *rows = reinterpret_cast<float*>(base + memory.rows);
+  Vector* tiles = reinterpret_cast<Vector*>(base + memory.tiles);
+  std::optional<Expansion> expansion;
+  if (task.source.pruned != nullptr)
+    expansion.emplace(*task.source.pruned, task.plan.input, rows, reinterpret_cast<float*>(base + memory.values));
+  for (int number = first; number < last; ++number) {
+    const Band band = bands.at(number);
+    if (expansion) expansion->expand(band, bands.at(number + 1));
+    each_buffer<HEIGHT, WIDTH, EXTENT>(task, band, rows, buffer, tiles, memory.at_once, first_output, last_output,
+                                       [&](int group, int begin, int outputs, int block, Prefetcher& next) {
+                                         work(group, begin, outputs, block, buffer, tiles, next);
+                                       });
+  }
+}
+
+template <int HEIGHT, int WIDTH, int EXTENT>
+void active_weights(Threads& threads, const Task& task, float* d_values) {
+  constexpr int PITCH = EXTENT < 0 ? 0 : WIDTH + EXTENT;
+  const ConvolutionPlan& plan = task.plan;
+  const Stream& stream = plan.forward_stream;
+  const Bands bands(plan, task.layout);
+  const Memory<HEIGHT, WIDTH> memory(task, bands);
+  const int parts = std::min(PARTS, bands.count());
+  const size_t pitch = size_t(plan.forward_tile.pitch) * sizeof(Vector);
+  threads.reserve(memory.bytes);
+  const auto one_part = [&](int part, int thread, float* d) {
+    std::fill_n(d, plan.active, 0.0f);
+    const int first = int(int64_t(bands.count()) * part / parts),
+              last = int(int64_t(bands.count()) * (part + 1) / parts);
+    each_band<HEIGHT, WIDTH, EXTENT>(
+        task, bands, first, last, 0, plan.filters(), memory, threads.scratch(thread),
+        [&](int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles, Prefetcher& next) {
+          const uint32_t* segments =
+              stream.segments.data() + (size_t(group) * stream.blocks + block) * stream.outputs + begin;
+          for (int output = 0; output < outputs; ++output) {
+            next.advance();
+            const uint32_t start = segments[output];
+            gradient_segment<HEIGHT, WIDTH, PITCH>(buffer, pitch, stream.offsets.data() + start,
+                                                   int(segments[output + 1] - start),
+                                                   tiles + size_t(output) * (HEIGHT * WIDTH), d + start);
+          }
+        });
+  };
+  // Part 0 has its sums where they belong; one thread needs room for one other part, several for all of them.
+  const bool alone = threads.count() == 1;
+  const int others = alone ? std::min(1, parts - 1) : parts - 1;
+  std::vector<float> partial(size_t(others) * plan.active);
+  const auto sums_of = [&](int part) {
+    return part == 0 ? d_values : partial.data() + (alone ? 0 : size_t(part - 1) * plan.active);
+  };
+  const auto add = [&](int part) {
+    const float* sums = sums_of(part);
+    for (size_t i = 0; i < plan.active; ++i) d_values[i] += sums[i];
+  };
+  if (!alone) threads.run(parts, [&](int part, int thread) { one_part(part, thread, sums_of(part)); });
+  for (int part = 0; part < parts; ++part) {
+    if (alone) one_part(part, 0, sums_of(part));
+    if (part > 0) add(part);
+  }
+}
+
+// All weights of the filters [first, last), as if none were pruned. Threads share the filters.
+template <int HEIGHT, int WIDTH>
+void all_weights(Threads& threads, const Task& task, int first, int last, float* gradient) {
+  const ConvolutionPlan& plan = task.plan;
+  const Stream& stream = plan.forward_stream;
+  const Bands bands(plan, task.layout);
+  const Memory<HEIGHT, WIDTH> memory(task, bands);
+  const std::vector<int> taps = tap_offsets(plan, plan.forward_tile);
+  std::vector<uint16_t> offsets;
+  for (int channel = 0; channel < stream.block; ++channel)
+    for (const int tap : taps)
+      offsets.push_back(uint16_t((channel * plan.forward_tile.channel + tap) * int(sizeof(Vector))));
+  const int chunks = std::min(threads.count(), last - first);
+  const size_t pitch = size_t(plan.forward_tile.pitch) * sizeof(Vector);
+  threads.reserve(memory.bytes);
+  std::fill_n(gradient, size_t(last - first) * plan.filter_size(), 0.0f);
+  threads.run(chunks, [&](int chunk, int thread) {
+    const int from = first + begin_of(chunk, chunks, last - first),
+              to = first + begin_of(chunk + 1, chunks, last - first);
+    each_band<HEIGHT, WIDTH, -1>(
+        task, bands, 0, bands.count(), from, to, memory, threads.scratch(thread),
+        [&](int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles, Prefetcher&) {
+          const int channel = block * stream.block, channels = std::min(stream.block, stream.inputs - channel);
+          for (int output = 0; output < outputs; ++output) {
+            const int filter = group * stream.outputs + begin + output - first;
+            gradient_segment<HEIGHT, WIDTH, 0>(buffer, pitch, offsets.data(), channels * int(taps.size()),
+                                               tiles + size_t(output) * (HEIGHT * WIDTH),
+                                               gradient + size_t(filter) * plan.filter_size() + channel * taps.size());
+          }
+        });
+  });
+}
+
+}  // namespace
+
+void weight_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, Source source, const float* dy,
+                     float* d_values) {
+  if (layout.lanes == 1) return small_weight_gradient(threads, plan, layout, source, dy, d_values);
+  if (is_depthwise(plan)) return depthwise_weight_gradient(threads, plan, layout, source, dy, d_values);
+  if (is_dense(plan)) return dense_gradient(threads, plan, layout, source, dy, d_values);
+  with_tile(plan.forward, plan.forward_tile, [&]<int HEIGHT, int WIDTH, int EXTENT>() {
+    active_weights<HEIGHT, WIDTH, EXTENT>(threads, {plan, layout, source, dy}, d_values);
+  });
+}
+
+void dense_weight_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, Source source, const float* dy,
+                           int first, int last, float* gradient) {
+  if (layout.lanes == 1) return small_dense_weight_gradient(threads, plan, layout, source, dy, first, last, gradient);
+  with_tile(plan.forward, plan.forward_tile, [&]<int HEIGHT, int WIDTH, int EXTENT>() {
+    all_weights<HEIGHT, WIDTH>(threads, {plan, layout, source, dy}, first, last, gradient);
+  });
+}
+
+}  // namespace fedmef::FEDMEF_ISA
