@@ -82,7 +82,8 @@ void copy_gradients(Vector* to, const float* dy, size_t plane, int width, int ou
   }
 }
 
-// work(group, first output, outputs, block of channels, buffer, tiles of the gradients) for everything in a band.
+// work<rows>(group, first output, outputs, block of channels, prefetcher) for everything in a band; the rows are those
+// of a tile that are inside of the plane.
 template <int HEIGHT, int WIDTH, int EXTENT, class Work>
 void each_buffer(const Task& task, const Band& band, const float* rows, float* buffer, Vector* tiles, int at_once,
                  int first_output, int last_output, const Work& work) {
@@ -120,7 +121,8 @@ void each_buffer(const Task& task, const Band& band, const float* rows, float* b
             if (!expanded && b + 1 < stream.blocks)
               next = Prefetcher(direction, plan.forward_tile, x + (channel + stream.block) * plane, plane,
                                 std::min(stream.block, stream.inputs - channel - stream.block), place, outputs);
-            work(group, begin, outputs, b, next);
+            with_constant<HEIGHT>(inside_rows,
+                                  [&]<int ROWS>() { work.template operator()<ROWS>(group, begin, outputs, b, next); });
           }
         }
       }
@@ -152,7 +154,7 @@ struct Memory {
   size_t tiles, rows, values, bytes;
 };
 
-// work(group, first output, outputs, block of channels, buffer, tiles, prefetcher) for everything in some bands.
+// work<rows>(group, first output, outputs, block of channels, buffer, tiles, prefetcher) for everything in some bands.
 template <int HEIGHT, int WIDTH, int EXTENT, class Work>
 void each_band(const Task& task, const Bands& bands, int first, int last, int first_output, int last_output,
                const Memory<HEIGHT, WIDTH>& memory, void* scratch, const Work& work) {
@@ -166,8 +168,9 @@ void each_band(const Task& task, const Bands& bands, int first, int last, int fi
     const Band band = bands.at(number);
     if (expansion) expansion->expand(band, bands.at(number + 1));
     each_buffer<HEIGHT, WIDTH, EXTENT>(task, band, rows, buffer, tiles, memory.at_once, first_output, last_output,
-                                       [&](int group, int begin, int outputs, int block, Prefetcher& next) {
-                                         work(group, begin, outputs, block, buffer, tiles, next);
+                                       [&]<int ROWS>(int group, int begin, int outputs, int block, Prefetcher& next) {
+                                         work.template operator()<ROWS>(group, begin, outputs, block, buffer, tiles,
+                                                                        next);
                                        });
   }
 }
@@ -188,15 +191,16 @@ void active_weights(Threads& threads, const Task& task, float* d_values) {
               last = int(int64_t(bands.count()) * (part + 1) / parts);
     each_band<HEIGHT, WIDTH, EXTENT>(
         task, bands, first, last, 0, plan.filters(), memory, threads.scratch(thread),
-        [&](int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles, Prefetcher& next) {
+        [&]<int ROWS>(int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles,
+                      Prefetcher& next) {
           const uint32_t* segments =
               stream.segments.data() + (size_t(group) * stream.blocks + block) * stream.outputs + begin;
           for (int output = 0; output < outputs; ++output) {
             next.advance();
             const uint32_t start = segments[output];
-            gradient_segment<HEIGHT, WIDTH, PITCH>(buffer, pitch, stream.offsets.data() + start,
-                                                   int(segments[output + 1] - start),
-                                                   tiles + size_t(output) * (HEIGHT * WIDTH), d + start);
+            gradient_segment<ROWS, WIDTH, PITCH>(buffer, pitch, stream.offsets.data() + start,
+                                                 int(segments[output + 1] - start),
+                                                 tiles + size_t(output) * (HEIGHT * WIDTH), d + start);
           }
         });
   };
@@ -239,13 +243,14 @@ void all_weights(Threads& threads, const Task& task, int first, int last, float*
               to = first + begin_of(chunk + 1, chunks, last - first);
     each_band<HEIGHT, WIDTH, -1>(
         task, bands, 0, bands.count(), from, to, memory, threads.scratch(thread),
-        [&](int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles, Prefetcher&) {
+        [&]<int ROWS>(int group, int begin, int outputs, int block, const float* buffer, const Vector* tiles,
+                      Prefetcher&) {
           const int channel = block * stream.block, channels = std::min(stream.block, stream.inputs - channel);
           for (int output = 0; output < outputs; ++output) {
             const int filter = group * stream.outputs + begin + output - first;
-            gradient_segment<HEIGHT, WIDTH, 0>(buffer, pitch, offsets.data(), channels * int(taps.size()),
-                                               tiles + size_t(output) * (HEIGHT * WIDTH),
-                                               gradient + size_t(filter) * plan.filter_size() + channel * taps.size());
+            gradient_segment<ROWS, WIDTH, 0>(buffer, pitch, offsets.data(), channels * int(taps.size()),
+                                             tiles + size_t(output) * (HEIGHT * WIDTH),
+                                             gradient + size_t(filter) * plan.filter_size() + channel * taps.size());
           }
         });
   });
