@@ -13,7 +13,8 @@ namespace fedmef::FEDMEF_ISA {
 namespace {
 
 constexpr int RUN = MANY_REGISTERS ? 16 : 8;  // pixels at once
-constexpr int TAPS = 6;                       // weights whose sums are in registers at once
+constexpr int TAPS = 9;                       // weights whose sums are in registers at once
+constexpr int CHUNK = 32;                     // planes that a thread takes at once
 
 // Offsets in pixels of a whole plane, of the active weights of a stream.
 std::vector<uint32_t> plane_offsets(const Direction& direction, const Tile& tile, const Tile& whole,
