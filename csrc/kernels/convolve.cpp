@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t PARTIAL_BYTES = 384 * 1024;  // of the sums that wait for the next block of channels: part of the L2
 
+constexpr int VECTORS_IN_LINE = std::max<int>(1, 64 / sizeof(Vector));  // of the cache
+
 // Where the tile of one output channel lies in memory, and how much of it is inside of the plane.
 struct Target {
   float* pixels;
@@ -142,7 +144,7 @@ void convolve_buffer(const Task& task, const float* buffer, Vector* partial, con
     if (last && output + 2 < end) {
       const Target ahead = targets.at(global + 2);
       for (int r = 0; r < ahead.rows; ++r)
-        for (int c = 0; c < ahead.columns; ++c)
+        for (int c = 0; c < ahead.columns; c += VECTORS_IN_LINE)
           __builtin_prefetch(ahead.pixels + r * ahead.row + c * ahead.column, 1, 3);
     }
     Vector bias{};

@@ -47,7 +47,8 @@ FEDMEF_INLINE void gradient_rows(const Vector* buffer, const Tile& whole, const 
 void dense_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, Source source, const float* dy,
                     float* d_values) {
   const Direction& direction = plan.forward;
-  const Tile whole = whole_plane(direction);
+  const PaddedPlanes planes(direction);
+  const Tile& whole = planes.tile;
   const std::vector<int> taps = tap_offsets(plan, whole);
   std::vector<uint32_t> offsets;
   for (int channel = 0; channel < plan.input.channels; ++channel)
@@ -64,10 +65,13 @@ void dense_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout
     Vector* buffer = static_cast<Vector*>(threads.scratch(thread));
     float* expanded = reinterpret_cast<float*>(buffer + buffer_size);
     Vector* own = sums.data() + size_t(part) * padded * weights;
+    for (int channel = 0; channel < plan.input.channels; ++channel)
+      planes.clear(buffer + size_t(channel) * whole.channel);
     for (int block = layout.blocks() * part / parts; block < layout.blocks() * (part + 1) / parts; ++block) {
       for (int channel = 0; channel < plan.input.channels; ++channel)
-        fill_plane(buffer + size_t(channel) * whole.channel, source, size_t(block) * plan.input.channels + channel,
-                   direction, whole, expanded, expanded + plane * LANES);
+        planes.fill(buffer + size_t(channel) * whole.channel,
+                    dense_plane(source, size_t(block) * plan.input.channels + channel, plane * LANES, expanded,
+                                expanded + plane * LANES));
       for (int filter = 0; filter < plan.filters(); filter += OUTPUTS) {
         const float* gradient = dy + (size_t(block) * plan.filters() + filter) * out_plane;
         const auto with_outputs = [&]<int OUTS>() {

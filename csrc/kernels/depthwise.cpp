@@ -1,5 +1,5 @@
 // Convolutions in which every channel has a filter of its own. There is nothing to share between outputs: a plane is
-// copied once with its padding, and rows of pixels go through registers.
+// copied once into its padding, and rows of pixels go through registers.
 #include "kernels/depthwise.h"
 
 #include <algorithm>
@@ -30,68 +30,90 @@ std::vector<uint32_t> plane_offsets(const Direction& direction, const Tile& tile
   return offsets;
 }
 
-// One output row: `step` floats from pixel to pixel.
-template <int COUNT>
-FEDMEF_INLINE void convolve_run(const Vector* row, const uint32_t* offsets, const float* values, int count, Vector bias,
-                                float* to, size_t step, bool accumulate) {
-  Vector sums[COUNT];
-  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] = accumulate ? load(to + i * step) : bias;
+// Where a run of outputs is written: floats from row to row and from pixel to pixel.
+struct Target {
+  float* pixels;
+  size_t row, column;
+};
+
+// A run of neighbouring outputs, of one row or of two.
+template <int ROWS, int COLUMNS>
+FEDMEF_INLINE void convolve_run(const Vector* pixels, int pitch, const uint32_t* offsets, const float* values,
+                                int count, Vector bias, Target to, bool accumulate) {
+  Vector sums[ROWS * COLUMNS];
+  const auto at = [&](int i) { return to.pixels + (i / COLUMNS) * to.row + (i % COLUMNS) * to.column; };
+  FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = accumulate ? load(at(i)) : bias;
   for (int weight = 0; weight < count; ++weight) {
-    const Vector* pixels = row + offsets[weight];
+    const Vector* factors = pixels + offsets[weight];
     const float value = values[weight];
-    FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] += value * pixels[i];
+    FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] +=
+        value * factors[(i / COLUMNS) * pitch + i % COLUMNS];
   }
-  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) store(to + i * step, sums[i]);
+  FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) store(at(i), sums[i]);
 }
 
 void convolve_planes(Threads& threads, const Direction& direction, const Tile& tile, const Stream& stream,
                      Layout layout, const float* values, const float* bias, const float* x, float* y, bool accumulate) {
-  const Tile whole = whole_plane(direction);
-  const std::vector<uint32_t> offsets = plane_offsets(direction, tile, whole, stream);
-  const int down = direction.step[0], across = direction.step[1];
+  const PaddedPlanes padded(direction);
+  const std::vector<uint32_t> offsets = plane_offsets(direction, tile, padded.tile, stream);
+  const int down = direction.step[0], across = direction.step[1], pitch = padded.tile.pitch;
   const int height = direction.output.height, width = direction.output.width;
-  threads.reserve(size_t(whole.channel) * sizeof(Vector));
-  threads.run(layout.blocks() * stream.groups, [&](int item, int thread) {
-    const int block = item / stream.groups, channel = item % stream.groups;
+  const size_t plane = direction.input.plane() * LANES, out_plane = direction.output.plane() * LANES;
+  const int chunks = (stream.groups + CHUNK - 1) / CHUNK;
+  threads.reserve(padded.size() * sizeof(Vector));
+  threads.run(layout.blocks() * chunks, [&](int item, int thread) {
+    const int block = item / chunks, first = item % chunks * CHUNK;
     Vector* buffer = static_cast<Vector*>(threads.scratch(thread));
-    fill_plane(buffer, {x, nullptr}, size_t(item), direction, whole, nullptr, nullptr);
-    float* plane = y + size_t(item) * direction.output.plane() * LANES;
-    Vector start{};
-    if (bias != nullptr)
-      for (int lane = 0; lane < layout.filled(block); ++lane) start[lane] = bias[channel];
-    for (int part = 0; part < stream.outputs; ++part) {
-      const uint32_t begin = stream.segments[size_t(channel) * stream.outputs + part];
-      const int count = int(stream.segments[size_t(channel) * stream.outputs + part + 1] - begin);
-      const int first_row = part / across, first_column = part % across;
-      const int columns = first_column < width ? (width - first_column + across - 1) / across : 0;
-      for (int row = 0, out = first_row; out < height; ++row, out += down) {
-        for (int column = 0; column < columns; column += RUN) {
-          float* to = plane + (size_t(out) * width + first_column + size_t(column) * across) * LANES;
-          with_constant<RUN>(std::min(RUN, columns - column), [&]<int COUNT>() {
-            convolve_run<COUNT>(buffer + row * whole.pitch + column, offsets.data() + begin, values + begin, count,
-                                start, to, size_t(across) * LANES, accumulate);
-          });
-        }
+    padded.clear(buffer);
+    for (int channel = first; channel < std::min(first + CHUNK, stream.groups); ++channel) {
+      const size_t number = size_t(block) * stream.groups + channel;
+      padded.fill(buffer, x + number * plane);
+      Vector start{};
+      if (bias != nullptr)
+        for (int lane = 0; lane < layout.filled(block); ++lane) start[lane] = bias[channel];
+      for (int part = 0; part < stream.outputs; ++part) {
+        const uint32_t begin = stream.segments[size_t(channel) * stream.outputs + part];
+        const int count = int(stream.segments[size_t(channel) * stream.outputs + part + 1] - begin);
+        const int first_row = part / across, first_column = part % across;
+        const int rows = first_row < height ? (height - first_row + down - 1) / down : 0;
+        const int columns = first_column < width ? (width - first_column + across - 1) / across : 0;
+        Target to = {y + number * out_plane + (size_t(first_row) * width + first_column) * LANES,
+                     size_t(down) * width * LANES, size_t(across) * LANES};
+        const auto run = [&]<int ROWS, int COLUMNS>(int row, int column) {
+          convolve_run<ROWS, COLUMNS>(buffer + row * pitch + column, pitch, offsets.data() + begin, values + begin,
+                                      count, start, {to.pixels + row * to.row + column * to.column, to.row, to.column},
+                                      accumulate);
+        };
+        int row = 0;
+        if (columns <= RUN / 2)  // too few for the registers: two rows at once
+          for (; row + 2 <= rows; row += 2)
+            with_constant<RUN / 2>(columns, [&]<int COLUMNS>() { run.template operator()<2, COLUMNS>(row, 0); });
+        for (; row < rows; ++row)
+          for (int column = 0; column < columns; column += RUN)
+            with_constant<RUN>(std::min(RUN, columns - column),
+                               [&]<int COLUMNS>() { run.template operator()<1, COLUMNS>(row, column); });
       }
     }
   });
 }
 
-// Sums over all pixels of a plane, for a few weights.
+// Adds, lane by lane, what all pixels of a plane contribute to a few weights.
 template <int COUNT>
-FEDMEF_INLINE void gradient_plane(const Vector* buffer, const Tile& whole, const uint32_t* offsets, const float* dy,
-                                  int height, int width, float* d_values) {
+FEDMEF_INLINE void gradient_plane(const Vector* buffer, int pitch, const uint32_t* offsets, const float* dy, int height,
+                                  int width, Vector* totals) {
   Vector sums[COUNT];
-  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] = Vector{};
   const Vector* pixels[COUNT];
-  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) pixels[i] = buffer + offsets[i];
+  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) {
+    sums[i] = totals[i];
+    pixels[i] = buffer + offsets[i];
+  }
   for (int row = 0; row < height; ++row) {
     for (int column = 0; column < width; ++column) {
       const Vector gradient = load(dy + (size_t(row) * width + column) * LANES);
-      FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] += gradient * pixels[i][row * whole.pitch + column];
+      FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] += gradient * pixels[i][row * pitch + column];
     }
   }
-  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) d_values[i] += sum(sums[i]);
+  FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) totals[i] = sums[i];
 }
 
 }  // namespace
@@ -112,24 +134,30 @@ void depthwise_weight_gradient(Threads& threads, const ConvolutionPlan& plan, La
                                const float* dy, float* d_values) {
   const Direction& direction = plan.forward;
   const Stream& stream = plan.forward_stream;
-  const Tile whole = whole_plane(direction);
-  const std::vector<uint32_t> offsets = plane_offsets(direction, plan.forward_tile, whole, stream);
+  const PaddedPlanes padded(direction);
+  const std::vector<uint32_t> offsets = plane_offsets(direction, plan.forward_tile, padded.tile, stream);
   const size_t plane = direction.input.plane(), out_plane = direction.output.plane() * LANES;
-  threads.reserve((size_t(whole.channel) + 2 * plane + 2) * sizeof(Vector));
-  std::fill_n(d_values, plan.active, 0.0f);
-  threads.run(stream.groups, [&](int channel, int thread) {
+  const int chunks = (stream.groups + CHUNK - 1) / CHUNK;
+  threads.reserve((padded.size() + plan.filter_size() + 2 * plane + 2) * sizeof(Vector));
+  threads.run(chunks, [&](int chunk, int thread) {
     Vector* buffer = static_cast<Vector*>(threads.scratch(thread));
-    float* expanded = reinterpret_cast<float*>(buffer + whole.channel);
-    const uint32_t begin = stream.segments[size_t(channel)];
-    const int count = int(stream.segments[size_t(channel) + 1] - begin);
-    for (int block = 0; block < layout.blocks(); ++block) {
-      const size_t number = size_t(block) * stream.groups + channel;
-      fill_plane(buffer, source, number, direction, whole, expanded, expanded + plane * LANES);
-      for (int weight = 0; weight < count; weight += TAPS)
-        with_constant<TAPS>(std::min(TAPS, count - weight), [&]<int COUNT>() {
-          gradient_plane<COUNT>(buffer, whole, offsets.data() + begin + weight, dy + number * out_plane,
-                                direction.output.height, direction.output.width, d_values + begin + weight);
-        });
+    Vector* totals = buffer + padded.size();
+    float* expanded = reinterpret_cast<float*>(totals + plan.filter_size());
+    padded.clear(buffer);
+    for (int channel = chunk * CHUNK; channel < std::min((chunk + 1) * CHUNK, stream.groups); ++channel) {
+      const uint32_t begin = stream.segments[size_t(channel)];
+      const int count = int(stream.segments[size_t(channel) + 1] - begin);
+      std::fill_n(totals, count, Vector{});
+      for (int block = 0; block < layout.blocks(); ++block) {
+        const size_t number = size_t(block) * stream.groups + channel;
+        padded.fill(buffer, dense_plane(source, number, plane * LANES, expanded, expanded + plane * LANES));
+        for (int weight = 0; weight < count; weight += TAPS)
+          with_constant<TAPS>(std::min(TAPS, count - weight), [&]<int COUNT>() {
+            gradient_plane<COUNT>(buffer, padded.tile.pitch, offsets.data() + begin + weight, dy + number * out_plane,
+                                  direction.output.height, direction.output.width, totals + weight);
+          });
+      }
+      for (int weight = 0; weight < count; ++weight) d_values[begin + weight] = sum(totals[weight]);
     }
   });
 }
