@@ -150,6 +150,16 @@ class Prefetcher {
     share_ = (total_ + outputs - 1) / std::max(outputs, 1);
   }
 
+  // Plain rows: `rows` of each of `channels` planes, `pitch` and `plane` floats apart.
+  Prefetcher(const float* from, size_t plane, size_t pitch, int channels, int rows, size_t floats, int outputs)
+      : from_(reinterpret_cast<const char*>(from)),
+        plane_(plane * sizeof(float)),
+        pitch_(pitch * sizeof(float)),
+        bytes_(floats * sizeof(float)),
+        rows_(rows),
+        total_(rows * channels),
+        share_((total_ + outputs - 1) / outputs) {}
+
   // One output's share.
   FEDMEF_INLINE void advance() {
     for (const int end = std::min(total_, done_ + share_); done_ < end; ++done_) {

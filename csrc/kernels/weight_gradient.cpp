@@ -118,7 +118,11 @@ void each_buffer(const Task& task, const Band& band, const float* rows, float* b
             fill_buffer<HEIGHT, WIDTH, EXTENT>(buffer, x + channel * plane, plane, channels, direction,
                                                plan.forward_tile, place, there);
             Prefetcher next;
-            if (!expanded && b + 1 < stream.blocks)
+            if (b + 1 == stream.blocks && column + WIDTH < direction.grid[1])  // the gradients of the tile to the right
+              next =
+                  Prefetcher(dy + WIDTH * LANES, gradient_plane, size_t(direction.output.width) * LANES, outputs,
+                             inside_rows, size_t(std::min(WIDTH, direction.grid[1] - column - WIDTH)) * LANES, outputs);
+            else if (!expanded && b + 1 < stream.blocks)
               next = Prefetcher(direction, plan.forward_tile, x + (channel + stream.block) * plane, plane,
                                 std::min(stream.block, stream.inputs - channel - stream.block), place, outputs);
             with_constant<HEIGHT>(inside_rows,
