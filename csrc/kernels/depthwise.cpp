@@ -77,6 +77,7 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
         const int first_row = part / across, first_column = part % across;
         const int rows = first_row < height ? (height - first_row + down - 1) / down : 0;
         const int columns = first_column < width ? (width - first_column + across - 1) / across : 0;
+        if (columns == 0) continue;  // a plane that is narrower than the stride
         Target to = {y + number * out_plane + (size_t(first_row) * width + first_column) * LANES,
                      size_t(down) * width * LANES, size_t(across) * LANES};
         const auto run = [&]<int ROWS, int COLUMNS>(int row, int column) {

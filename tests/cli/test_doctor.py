@@ -103,4 +103,14 @@ def test_an_instruction_set_that_is_asked_for(
 ) -> None:
     a_machine(monkeypatch)
     monkeypatch.setenv("FEDMEF_INSTRUCTIONS", asked)
-    assert json.loads(invoke("doctor", "--json").printed)["instruction_set"] == expected
+    facts = json.loads(invoke("doctor", "--json").printed)
+    assert facts["instruction_set"] == expected
+    assert facts["backend"] == ("native" if expected == asked else None)  # a run would be refused
+
+
+def test_a_wrong_number_of_threads_is_a_finding(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_machine(monkeypatch)
+    monkeypatch.setenv("FEDMEF_THREADS", "abc")
+    code, printed, _ = invoke("doctor", "--json")
+    assert code == 0
+    assert json.loads(printed)["threads"].startswith("none: FEDMEF_THREADS = 'abc'")

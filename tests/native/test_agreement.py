@@ -11,6 +11,9 @@ from fedmef.experiment.settings import Experiment
 from fedmef.native._kernels import available
 from fedmef.nn.backend import TorchBackend
 from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import INPUT, Input, Network
+from fedmef.sparsity.operations import Convolution, Flatten, Linear
+from tests.native.random_networks import random_state
 from tests.native.reference import assert_step_agrees, compute
 from tests.nn.prepared import EXPERIMENT, exported, images_for, labels_for, prepared
 
@@ -50,6 +53,26 @@ def test_residuals_and_depthwise_layers_agree_on_every_instruction_set(name: str
     model, images, labels = modelled(name, "nsconv")
     backend = NativeBackend(model.network, instructions=instructions, inspect=True)
     assert_step_agrees(backend, model.state, images[:16], labels[:16])
+
+
+@pytest.mark.parametrize("instructions", available())
+@pytest.mark.parametrize("shape", [(2, 4, 1), (2, 5, 1), (2, 1, 4), (2, 1, 1)])
+def test_depthwise_layers_of_planes_narrower_than_their_stride_agree(
+    shape: tuple[int, int, int], instructions: str
+) -> None:
+    wide = Convolution(name="wide", inputs=(INPUT,), module="wide", shape=(40, 2, 1, 1))
+    deep = Convolution(
+        name="deep", inputs=("wide",), module="deep", shape=(40, 1, 3, 3), stride=(2, 2), padding=(1, 1),
+        groups=40,
+    )  # fmt: skip
+    pixels = 40 * ((shape[1] + 1) // 2) * ((shape[2] + 1) // 2)
+    classifier = Linear(name="classifier", inputs=("flat",), module="classifier", shape=(3, pixels))
+    flat = Flatten(name="flat", inputs=("deep",))
+    network = Network(Input(shape, (0.5,) * 2, (0.25,) * 2), (wide, deep, flat, classifier))
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (16, *shape), dtype=np.uint8)
+    backend = NativeBackend(network, instructions=instructions, inspect=True)
+    assert_step_agrees(backend, random_state(network, 0), images, generator.integers(0, 3, 16))
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

@@ -18,7 +18,7 @@ def nothing_is_ignored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_asks_and_the_second_stops(
+def test_the_first_signal_asks_and_one_that_comes_while_stopping_is_ignored(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(number)
@@ -29,9 +29,17 @@ def test_the_first_signal_asks_and_the_second_stops(
         with pytest.raises(Interrupted, match="after the round") as asked:
             stop.check("after the round")
         assert asked.value.signal_number == number
-        with pytest.raises(Interrupted, match="stopped"):
-            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # the run is stopping already
     assert signal.getsignal(number) is before
+
+
+def test_the_second_signal_stops_at_once_and_a_third_changes_nothing() -> None:
+    with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted, match="stopped") as stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.value.signal_number == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_signal_is_heard_though_nobody_reads_what_it_says() -> None:

@@ -48,7 +48,6 @@ class StoppedError(FedmefError):
     """Ctrl-C or SIGTERM ends the command: typer would swallow what a KeyboardInterrupt says."""
 
     def __init__(self, interrupted: Interrupted) -> None:
-        ignore_signals()  # another one would take the place of this message
         super().__init__(str(interrupted))
         self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
 
@@ -61,6 +60,7 @@ def carry_out_shown(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()
         try:
             return carry_out(plan, [progress, *watchers])
         except Interrupted as error:
+            ignore_signals()  # another one would take the place of the message
             raise StoppedError(error) from None
 
 

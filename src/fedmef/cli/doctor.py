@@ -10,6 +10,7 @@ from fedmef.cli.common import AsJson, print_facts
 from fedmef.cli.plain_help import command_app
 from fedmef.costs.units import human_bytes
 from fedmef.device.choice import KERNELS, missing_kernels, native_threads
+from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 
 PACKAGES = ("fedmef", "numpy", "torch", "flwr")
@@ -28,13 +29,16 @@ def diagnosis() -> dict[str, Any]:
     missing, packages = missing_kernels(), {name: _version(name) for name in PACKAGES}
     sets: list[str] = [] if missing else load_part(KERNELS, "available")()
     backend, reason = _backend(missing, packages["torch"] != NOT_INSTALLED)
+    chosen = _chosen(sets) if sets else None
+    if chosen is not None and chosen not in sets:
+        backend, reason = None, chosen
     return {
         "backend": backend,
         "reason": reason,
         "native_kernels": missing or "built",
-        "instruction_set": _chosen(sets) if sets else None,
+        "instruction_set": chosen,
         "instruction_sets": sets,
-        "threads": native_threads(),
+        "threads": _threads(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory": _memory(),
@@ -60,6 +64,14 @@ def _chosen(sets: list[str]) -> str:
     if not asked:
         return sets[0]
     return asked if asked in sets else f"none: {variable} = '{asked}' is not there"
+
+
+def _threads() -> int | str:
+    """How many a native backend has, or what is wrong with what the environment says."""
+    try:
+        return native_threads()
+    except UserError as error:
+        return f"none: {error}"
 
 
 def _version(package: str) -> str:

@@ -17,6 +17,7 @@ from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
+from fedmef.runs.signals import ignore_signals
 from fedmef.runs.tensorboard import EventFiles, check_tensorboard
 from fedmef.runs.watchers import Watcher
 
@@ -60,11 +61,12 @@ def run(
                 finished = fedmef.run(
                     experiment, out, overwrite=overwrite, watchers=watchers, tell=progress.tell
                 )
-        except Interrupted as error:
-            raise StoppedError(error) from None
-        except KeyboardInterrupt:  # a run that has begun makes it an Interrupted
-            early = Interrupted("stopped before the first round; nothing was written")
-            raise StoppedError(early) from None
+        except KeyboardInterrupt as error:
+            ignore_signals()  # another one would take the place of the message
+            if isinstance(error, Interrupted):
+                raise StoppedError(error) from None
+            written = "nothing was written" if resume is None else f"{resume} is as it was"
+            raise StoppedError(Interrupted(f"stopped before the first round; {written}")) from None
     _print_run(finished, as_json)
 
 

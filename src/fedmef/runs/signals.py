@@ -67,5 +67,6 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 def ignore_signals() -> None:
     """From here on this process only says why it ends, and ends."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    with suppress(ValueError):  # not the main thread, which alone gets signals
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
