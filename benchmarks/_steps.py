@@ -48,7 +48,10 @@ CASES = (
 # Parts of a step: our instructions, and what names of PyTorch's operations contain (the first that fits).
 NATIVE_PARTS = {
     "convolve": "convolutions: forward",
+    "convolve_relu": "convolutions: forward, with ReLU",
+    "transpose": "convolutions: input gradient",
     "input_gradient": "convolutions: input gradient",
+    "input_gradient_relu": "convolutions: input gradient, with ReLU",
     "weight_gradient": "convolutions: weight gradient",
     "prune": "pruning of activations",
     "relu": "ReLU",

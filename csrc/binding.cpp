@@ -163,7 +163,8 @@ void bind_runtime(nb::module_& module) {
            "gain"_a.noconvert().none(), "bias"_a.noconvert().none())
       .def("layer_arrays", layer_arrays, "name"_a, "gradients"_a = false)
       .def("batch_norm_arrays", batch_norm_arrays, "name"_a, "gradients"_a = false)
-      .def("mask", [](Runtime& runtime, const std::string& name) { return to_numpy(runtime.layer(name).mask()); })
+      .def("mask", [](Runtime& runtime,
+                      const std::string& name) { return to_numpy(runtime.layer(name).mask(runtime.kernels)); })
       .def("batches", [](Runtime& runtime, const std::string& name) { return runtime.batch_norm(name).batches; })
       .def(
           "mark",
@@ -180,6 +181,7 @@ void bind_runtime(nb::module_& module) {
              runtime.layer(name).scores = {};
              return std::pair(to_numpy(std::move(scores.positions)), to_numpy(std::move(scores.gradients)));
            })
+      .def("shrink", &Runtime::shrink)
       .def("memory", [](const Runtime& runtime) {
         const Memory memory = runtime.memory();
         return std::map<std::string, size_t>{{"arena", memory.arena},
@@ -206,7 +208,11 @@ void bind_program(nb::module_& module) {
       .def("buffer", &Program::buffer, "offset"_a, "bytes"_a)
       .def("read_images", &Program::read_images, "to"_a)
       .def("convolve", &Program::convolve, "layer"_a, "x"_a, "y"_a, "accumulate"_a)
+      .def("convolve_relu", &Program::convolve_relu, "layer"_a, "x"_a, "y"_a, "bits"_a = NONE, nb::kw_only(),
+           "accumulate"_a, "upper"_a, "at_zero"_a)
+      .def("transpose", &Program::transpose, "layer"_a)
       .def("input_gradient", &Program::input_gradient, "layer"_a, "dy"_a, "dx"_a, "accumulate"_a)
+      .def("input_gradient_relu", &Program::input_gradient_relu, "layer"_a, "dy"_a, "dx"_a, "bits"_a, "accumulate"_a)
       .def("weight_gradient", &Program::weight_gradient, "layer"_a, "dy"_a, "dense"_a = NONE, "cache"_a = NONE)
       .def("score", &Program::score, "layer"_a, "dy"_a, "dense"_a = NONE, "cache"_a = NONE)
       .def("update", &Program::update, "layer"_a)

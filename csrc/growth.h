@@ -1,6 +1,7 @@
 // The largest gradients at pruned positions, without the dense gradient ever being there as a whole.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -9,7 +10,7 @@ namespace fedmef {
 
 // Positions in a layer's flattened weight, ascending, and the gradients there.
 struct GrowthScores {
-  std::vector<int64_t> positions;
+  std::vector<int32_t> positions;
   std::vector<float> gradients;
 };
 
@@ -17,15 +18,17 @@ struct GrowthScores {
 // of equal magnitudes the lower position wins. Zeros are never taken.
 class LargestGradients {
  public:
-  explicit LargestGradients(size_t count) : count_(count) {}
+  explicit LargestGradients(size_t count) : count_(count) { heap_.reserve(count); }
 
-  void offer(int64_t position, float gradient);
-  GrowthScores sorted() const;
+  void offer(int32_t position, float gradient);
+  // Ends it: the heap is empty afterwards.
+  GrowthScores sorted();
 
  private:
   struct Candidate {
-    float magnitude, gradient;
-    int64_t position;
+    float gradient;
+    int32_t position;
+    float magnitude() const { return std::fabs(gradient); }
   };
   static bool is_better(const Candidate& one, const Candidate& other);
 

@@ -42,20 +42,55 @@ void Program::read_images(int to) {
   });
 }
 
-void Program::convolve(const std::string& name, int x_buffer, int y_buffer, bool accumulate) {
+void Program::add_forward(const std::string& name, int x_buffer, int y_buffer, bool accumulate, Rectification then,
+                          size_t bits) {
   Layer& layer = used_layer(name);
   require(!(accumulate && layer.settings().linear), "a dense linear layer cannot add to what is there");
   const size_t x = dense(x_buffer, layer.settings().input), y = dense(y_buffer, layer.settings().output);
   writes(y_buffer);
-  add_step([=, &layer](Run& run) { layer.forward(run.pass, run.floats(x), run.floats(y), accumulate); });
+  add_step([=, &layer](Run& run) mutable {
+    then.bits = run.optional(bits);
+    layer.forward(run.pass, run.floats(x), run.floats(y), accumulate, then);
+  });
 }
 
-void Program::input_gradient(const std::string& name, int dy_buffer, int dx_buffer, bool accumulate) {
+void Program::convolve(const std::string& name, int x, int y, bool accumulate) {
+  add_forward(name, x, y, accumulate, {}, ABSENT);
+}
+
+void Program::convolve_relu(const std::string& name, int x, int y, int bits_buffer, bool accumulate, float upper,
+                            bool at_zero) {
+  require(!std::isnan(upper), "the upper limit of a ReLU must be a number");
+  const size_t bits = optional_place(bits_buffer, bit_bytes(elements(used_layer(name).settings().output)));
+  writes(bits_buffer);
+  add_forward(name, x, y, accumulate, {Rectification::Kind::relu, nullptr, upper, at_zero}, bits);
+}
+
+void Program::add_input_gradient(const std::string& name, int dy_buffer, int dx_buffer, bool accumulate,
+                                 Rectification then, size_t bits) {
   Layer& layer = used_layer(name);
   const size_t dx = dense(dx_buffer, layer.settings().input), dy = dense(dy_buffer, layer.settings().output);
   has_backward_ = true;
   writes(dx_buffer);
-  add_step([=, &layer](Run& run) { layer.input_gradient(run.pass, run.floats(dy), run.floats(dx), accumulate); });
+  add_step([=, &layer](Run& run) mutable {
+    then.bits = run.optional(bits);
+    layer.input_gradient(run.pass, run.floats(dy), run.floats(dx), accumulate, then);
+  });
+}
+
+void Program::transpose(const std::string& name) {
+  Layer& layer = used_layer(name);
+  has_backward_ = true;
+  add_step([&layer](Run& run) { layer.transpose(run.pass); });
+}
+
+void Program::input_gradient(const std::string& name, int dy, int dx, bool accumulate) {
+  add_input_gradient(name, dy, dx, accumulate, {}, ABSENT);
+}
+
+void Program::input_gradient_relu(const std::string& name, int dy, int dx, int bits_buffer, bool accumulate) {
+  const size_t bits = place(bits_buffer, bit_bytes(elements(used_layer(name).settings().input)));
+  add_input_gradient(name, dy, dx, accumulate, {Rectification::Kind::relu_backward, nullptr, 0, false}, bits);
 }
 
 void Program::weight_gradient(const std::string& name, int dy_buffer, int dense_buffer, int cache_buffer) {

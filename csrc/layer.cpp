@@ -64,8 +64,7 @@ size_t bytes_of(const std::vector<Element>& elements) {
 }  // namespace
 
 size_t Scratch::bytes() const {
-  return bytes_of(effective) + bytes_of(transposed) + bytes_of(gradient) + bytes_of(gain_gradient) +
-         bytes_of(bias_gradient) + bytes_of(rows);
+  return bytes_of(weights) + bytes_of(transposed) + bytes_of(gain_gradient) + bytes_of(bias_gradient) + bytes_of(rows);
 }
 
 Layer::Layer(const LayerSettings& settings) : settings_(settings) {
@@ -110,13 +109,11 @@ void Layer::load_values(const Kernels& kernels, const float* from, size_t count,
   if (settings_.linear) {
     values.load(from, count);
   } else {
-    const bool same =
-        loaded_ && (!mask || (mask_.size() == mask_bytes && !std::memcmp(mask_.data(), mask, mask_bytes)));
+    const bool same = loaded_ && (!mask || !std::memcmp(this->mask(kernels).data(), mask, mask_bytes));
     if (!same) {
       loaded_ = false;
       values.load(nullptr, 0);  // they belong to the plan
       marked_.clear();
-      if (mask) mask_.assign(mask, mask + mask_bytes);
       plan_ = {};  // before the new one takes memory
       plan_ = plan_convolution(kernels, settings_.input, settings_.output, settings_.window, settings_.groups, mask);
       statistics_.lengths = filter_lengths(plan_);
@@ -142,8 +139,9 @@ void Layer::mark(const int64_t* places, size_t count) {
   const size_t active = values.values.size();
   for (size_t i = 0; i < count; ++i)
     require(places[i] >= 0 && size_t(places[i]) < active, "a marked weight is beyond the layer's active ones");
-  marked_.clear();
+  marked_ = {};
   if (count == 0) return;
+  marked_.reserve(count);
   const std::vector<uint32_t> moved = stream_places(plan_);
   for (size_t i = 0; i < count; ++i) marked_.push_back(moved[size_t(places[i])]);
 }
@@ -155,49 +153,60 @@ double Layer::marked_squares() const {
 }
 
 void Layer::reserve(Scratch& scratch, bool backward) const {
-  if (is_effective()) Scratch::at_least(scratch.effective, values.values.size());
+  if (is_effective()) Scratch::at_least(scratch.weights, values.values.size());
   if (!backward) return;
-  Scratch::at_least(scratch.transposed, plan_.transpose.size());
-  if (trains_weights()) Scratch::at_least(scratch.gradient, values.values.size());
+  Scratch::at_least(scratch.transposed, plan_.active);
+  if (trains_weights()) Scratch::at_least(scratch.weights, values.values.size());
   Scratch::at_least(scratch.gain_gradient, gain.values.size());
   Scratch::at_least(scratch.bias_gradient, bias.values.size());
 }
 
 void Layer::prepare(const Pass& pass) {
-  if (pass.layout.lanes == 1 && !settings_.linear) plan_small_batches(plan_, settings_.sparse ? mask_.data() : nullptr);
+  const bool small = pass.layout.lanes == 1;
+  if (settings_.linear || plan_.small == small) return;
+  choose_offsets(pass.kernels, plan_, settings_.sparse ? mask(pass.kernels).data() : nullptr, small);
 }
 
 const float* Layer::effective(const Pass& pass) {
   if (!is_effective()) return values.values.data();
-  float* result = Scratch::at_least(pass.scratch.effective, values.values.size());
-  effective_values(pass.threads, plan_, statistics(), gains(), values.values.data(), result);
+  float* result = Scratch::at_least(pass.scratch.weights, values.values.size());
+  effective_values(pass.kernels, pass.threads, plan_, statistics(), gains(), values.values.data(), result);
   return result;
 }
 
-void Layer::forward(const Pass& pass, const float* x, float* y, bool accumulate) {
+void Layer::forward(const Pass& pass, const float* x, float* y, bool accumulate, const Rectification& then) {
   if (settings_.linear) {
     pass.kernels.linear(pass.threads, pass.layout, settings_.input.channels, settings_.output.channels,
                         values.values.data(), nullptr, nullptr, biases(), x, y);
+    pass.kernels.rectify(pass.threads, y, pass.layout.elements(settings_.output), then);
     return;
   }
   prepare(pass);
   if (settings_.normalization)
-    measure_filters(pass.threads, plan_, *settings_.normalization, values.values.data(), statistics_);
+    measure_filters(pass.kernels, pass.threads, plan_, *settings_.normalization, values.values.data(), statistics_);
   if (accumulate && settings_.bias) add_bias(pass, settings_.output, biases(), y);
   pass.kernels.convolve(pass.threads, plan_, pass.layout, effective(pass), accumulate ? nullptr : biases(), x, y,
-                        accumulate);
+                        accumulate, then);
 }
 
-void Layer::input_gradient(const Pass& pass, const float* dy, float* dx, bool accumulate) {
+void Layer::input_gradient(const Pass& pass, const float* dy, float* dx, bool accumulate, const Rectification& then) {
   if (settings_.linear) {
     pass.kernels.linear_input_gradient(pass.threads, pass.layout, settings_.input.channels, settings_.output.channels,
                                        values.values.data(), nullptr, nullptr, dy, dx, accumulate);
+    pass.kernels.rectify(pass.threads, dx, pass.layout.elements(settings_.input), then);
     return;
   }
+  if (pass.scratch.of != this) transpose(pass);
+  pass.scratch.of = nullptr;
+  pass.kernels.input_gradient(pass.threads, plan_, pass.layout, pass.scratch.transposed.data(), dy, dx, accumulate,
+                              then);
+}
+
+void Layer::transpose(const Pass& pass) {
+  if (settings_.linear) return;
   prepare(pass);
-  float* transposed = Scratch::at_least(pass.scratch.transposed, plan_.transpose.size());
-  transpose_values(plan_, effective(pass), transposed);
-  pass.kernels.input_gradient(pass.threads, plan_, pass.layout, transposed, dy, dx, accumulate);
+  transpose_values(plan_, effective(pass), Scratch::at_least(pass.scratch.transposed, plan_.active));
+  pass.scratch.of = this;
 }
 
 void Layer::weight_gradient(const Pass& pass, Source source, const float* dy) {
@@ -206,7 +215,7 @@ void Layer::weight_gradient(const Pass& pass, Source source, const float* dy) {
   if (bias.trained && !(settings_.linear && trains_weights()))
     pass.kernels.bias_gradient(pass.threads, pass.layout, settings_.output, dy, bias_gradient);
   if (!trains_weights()) return;
-  float* gradient = Scratch::at_least(scratch.gradient, values.values.size());
+  float* gradient = Scratch::at_least(scratch.weights, values.values.size());
   if (settings_.linear) {
     pass.kernels.linear_weight_gradient(pass.threads, pass.layout, settings_.input.channels, settings_.output.channels,
                                         nullptr, nullptr, source.dense, dy, gradient, bias_gradient);
@@ -216,13 +225,14 @@ void Layer::weight_gradient(const Pass& pass, Source source, const float* dy) {
   pass.kernels.weight_gradient(pass.threads, plan_, pass.layout, source, dy, gradient);
   if (is_effective()) {
     float* gain_gradient = Scratch::at_least(scratch.gain_gradient, gain.values.size());
-    effective_gradient(pass.threads, plan_, statistics(), gains(), values.values.data(), gradient, gain_gradient);
+    effective_gradient(pass.kernels, pass.threads, plan_, statistics(), gains(), values.values.data(), gradient,
+                       gain_gradient);
   }
 }
 
 void Layer::update(const Pass& pass, const Descent& descent) {
   if (values.trained) {
-    float* gradient = pass.scratch.gradient.data();
+    float* gradient = pass.scratch.weights.data();
     for (uint32_t place : marked_) gradient[place] += 2 * descent.pull * values.values[place];
     values.descend(gradient, descent);
   }
@@ -238,28 +248,33 @@ void Layer::score(const Pass& pass, Source source, const float* dy) {
   if (settings_.normalization) scales = growth_scales(statistics_);
   if (settings_.gain)
     for (size_t filter = 0; filter < scales.size(); ++filter) scales[filter] *= gain.values[filter];
-  LargestGradients largest(growing);
+  const std::vector<uint8_t> active = mask(pass.kernels);
+  LargestGradients largest(std::min(growing, plan_.size()));
   float* gradient = Scratch::at_least(pass.scratch.rows, size_t(rows) * filter_size);
   for (int first = 0; first < plan_.filters(); first += rows) {
     const int last = std::min(first + rows, plan_.filters());
     pass.kernels.dense_weight_gradient(pass.threads, plan_, pass.layout, source, dy, first, last, gradient);
     for (size_t i = 0; i < size_t(last - first) * filter_size; ++i) {
       const size_t position = size_t(first) * filter_size + i;
-      if (mask_[position / 8] >> (position % 8) & 1) continue;
-      largest.offer(int64_t(position), gradient[i] * scales[position / filter_size]);
+      if (active[position / 8] >> (position % 8) & 1) continue;
+      largest.offer(int32_t(position), gradient[i] * scales[position / filter_size]);
     }
   }
   scores = largest.sorted();
 }
 
+std::vector<uint8_t> Layer::mask(const Kernels& kernels) const {
+  if (!settings_.sparse || !loaded_) return {};
+  return mask_of(kernels, plan_);
+}
+
 size_t Layer::weight_bytes() const { return values.bytes() + gain.bytes() + bias.bytes(); }
 
 size_t Layer::index_bytes() const {
-  size_t bytes = bytes_of(mask_) + bytes_of(marked_) + bytes_of(plan_.transpose);
+  size_t bytes = bytes_of(marked_) + bytes_of(plan_.transpose) + bytes_of(plan_.wide_transpose);
   for (const Stream* stream : {&plan_.forward_stream, &plan_.backward_stream})
-    bytes += bytes_of(stream->segments) + bytes_of(stream->offsets);
-  return bytes + bytes_of(plan_.small_forward_offsets) + bytes_of(plan_.small_backward_offsets) +
-         bytes_of(statistics_.lengths) * 4;
+    bytes += bytes_of(stream->segments) + bytes_of(stream->offsets) + bytes_of(stream->wide);
+  return bytes + bytes_of(statistics_.lengths) * 4;
 }
 
 }  // namespace fedmef

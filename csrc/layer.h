@@ -23,9 +23,13 @@ struct LayerSettings {
   bool train_values = true, train_gain = true, train_bias = true;
 };
 
+class Layer;
+
 // Memory that one layer after the other uses.
 struct Scratch {
-  std::vector<float> effective, transposed, gradient, gain_gradient, bias_gradient, rows;
+  // `weights` are what convolves, and then the weights' gradient: never both at a time.
+  std::vector<float> weights, transposed, gain_gradient, bias_gradient, rows;
+  const Layer* of = nullptr;  // whose weights are transposed
 
   static float* at_least(std::vector<float>& memory, size_t count) {
     if (memory.size() < count) memory = std::vector<float>(count);
@@ -54,8 +58,10 @@ class Layer {
   void mark(const int64_t* places, size_t count);
   double marked_squares() const;
 
-  void forward(const Pass& pass, const float* x, float* y, bool accumulate);
-  void input_gradient(const Pass& pass, const float* dy, float* dx, bool accumulate);
+  void forward(const Pass& pass, const float* x, float* y, bool accumulate, const Rectification& then);
+  // Leaves the weights in the order of the input's gradient in the scratch memory, where input_gradient() finds them.
+  void transpose(const Pass& pass);
+  void input_gradient(const Pass& pass, const float* dy, float* dx, bool accumulate, const Rectification& then);
   // Leaves the gradients in the scratch memory, where update() finds them. `source` is empty if only the bias is
   // trained.
   void weight_gradient(const Pass& pass, Source source, const float* dy);
@@ -67,8 +73,8 @@ class Layer {
   void reserve(Scratch& scratch, bool backward) const;
 
   const LayerSettings& settings() const { return settings_; }
-  size_t size() const;  // weights, active or pruned
-  const std::vector<uint8_t>& mask() const { return mask_; }
+  size_t size() const;                                      // weights, active or pruned
+  std::vector<uint8_t> mask(const Kernels& kernels) const;  // one bit a weight; empty if it has none
   bool is_loaded() const { return loaded_; }
   bool trains_weights() const { return values.trained || (settings_.gain && gain.trained); }
   size_t weight_bytes() const;
@@ -88,7 +94,6 @@ class Layer {
 
   LayerSettings settings_;
   ConvolutionPlan plan_;
-  std::vector<uint8_t> mask_;
   FilterStatistics statistics_;
   std::vector<uint32_t> marked_;
   bool loaded_ = false;

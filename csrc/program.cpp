@@ -105,6 +105,7 @@ double Program::run(const uint8_t* images, size_t image_count, const int64_t* la
           descent,
           {runtime_.kernels, runtime_.threads, layout_, runtime_.scratch},
           0.0};
+  runtime_.scratch.of = nullptr;  // of another run, perhaps with other weights
   seconds_.clear();
   if (!timed) {
     for (const auto& step : steps_) step(run);

@@ -24,7 +24,12 @@ class Program {
 
   void read_images(int to);
   void convolve(const std::string& layer, int x, int y, bool accumulate);
+  void convolve_relu(const std::string& layer, int x, int y, int bits, bool accumulate, float upper, bool at_zero);
+  // Weights as they are now, for the next input gradient of this layer.
+  void transpose(const std::string& layer);
   void input_gradient(const std::string& layer, int dy, int dx, bool accumulate);
+  // Of a layer behind a ReLU: what passes through that, too.
+  void input_gradient_relu(const std::string& layer, int dy, int dx, int bits, bool accumulate);
   void weight_gradient(const std::string& layer, int dy, int dense, int cache);
   void score(const std::string& layer, int dy, int dense, int cache);
   void update(const std::string& layer);
@@ -101,6 +106,9 @@ class Program {
   size_t dense(int buffer, const Shape& shape) const { return place(buffer, times(elements(shape), sizeof(float))); }
   size_t bit_bytes(size_t count) const { return rounded_up(rounded_up(count, 8) / 8, 8); }
   Layer& used_layer(const std::string& name);
+  // A layer and, where its result is stored, a ReLU with its bits at the place `bits`.
+  void add_forward(const std::string& name, int x, int y, bool accumulate, Rectification then, size_t bits);
+  void add_input_gradient(const std::string& name, int dy, int dx, bool accumulate, Rectification then, size_t bits);
   // What a weight gradient reads: one of the two, or neither if no weight is trained.
   Kept kept(const Layer& layer, int dense, int cache) const;
   void check_pooling(const Pooling& pooling) const;

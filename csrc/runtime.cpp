@@ -112,6 +112,15 @@ void* Runtime::prune_scratch(size_t bytes) {
   return prune_scratch_.data();
 }
 
+void Runtime::shrink() {
+  const InUse in_use(*this);
+  arena_.reset();
+  arena_bytes_ = 0;
+  prune_scratch_ = {};
+  scratch = {};
+  threads.free_scratch();
+}
+
 Memory Runtime::memory() const {
   Memory memory{arena_bytes_, 0, 0, scratch.bytes() + prune_scratch_.size() * 8 + threads.scratch_bytes()};
   for (const auto& [name, layer] : layers_) {

@@ -41,6 +41,8 @@ class Runtime {
   // At least this many bytes; contents are undefined. What was there before is gone when it has to grow.
   uint8_t* arena(size_t bytes);
   void* prune_scratch(size_t bytes);
+  // Give back the arena and all scratch memory. Programs take them again.
+  void shrink();
   Memory memory() const;
 
   // Held while a program runs, which frees Python's lock: another Python thread that comes in meanwhile is refused.

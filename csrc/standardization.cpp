@@ -7,22 +7,13 @@ namespace fedmef {
 
 namespace {
 
-// The sum of term(i) in [begin, end), in double: four sums at once, in a fixed order.
-template <class Term>
-double sum_of(uint32_t begin, uint32_t end, const Term& term) {
-  double sums[4] = {0, 0, 0, 0};
-  uint32_t i = begin;
-  for (; i + 4 <= end; i += 4)
-    for (uint32_t lane = 0; lane < 4; ++lane) sums[lane] += term(i + lane);
-  for (; i < end; ++i) sums[0] += term(i);
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-template <class Term>
-double filter_sum(const ConvolutionPlan& plan, int filter, const Term& term) {
-  double sum = 0;
-  each_segment(plan, filter, [&](uint32_t begin, uint32_t end) { sum += sum_of(begin, end, term); });
-  return sum;
+// work(first, last) for ranges of filters, each by one thread.
+template <class Work>
+void share_filters(Threads& threads, const ConvolutionPlan& plan, const Work& work) {
+  const int chunks = std::min(threads.count(), plan.filters());
+  threads.run(chunks, [&](int chunk, int) {
+    work(begin_of(chunk, chunks, plan.filters()), begin_of(chunk + 1, chunks, plan.filters()));
+  });
 }
 
 // The mean over the filters that are chosen, 0 if there is none.
@@ -47,26 +38,25 @@ std::vector<uint32_t> filter_lengths(const ConvolutionPlan& plan) {
   return lengths;
 }
 
-void measure_filters(Threads& threads, const ConvolutionPlan& plan, const Normalization& normalization,
-                     const float* values, FilterStatistics& statistics) {
+void measure_filters(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                     const Normalization& normalization, const float* values, FilterStatistics& statistics) {
   const size_t filters = size_t(plan.filters());
   const std::vector<uint32_t>& lengths = statistics.lengths;
-  std::vector<float> energies(filters);
+  std::vector<double> squares(filters), sums(filters);
+  share_filters(threads, plan, [&](int first, int last) {
+    kernels.filter_sums(plan, first, last, values, values, squares.data(), sums.data());
+  });
   statistics.mean.resize(filters);
   statistics.inverse_norm.resize(filters);
   statistics.scale.resize(filters);
-  threads.run(plan.filters(), [&](int filter, int) {
-    const auto value = [&](uint32_t i) { return double(values[i]); };
-    const float mean = float(filter_sum(plan, filter, value) / std::max(1u, lengths[size_t(filter)]));
-    const auto square = [&](uint32_t i) {
-      const float centered = values[i] - mean;
-      return double(centered) * centered;
-    };
-    const double energy = filter_sum(plan, filter, square);
-    statistics.mean[size_t(filter)] = mean;
-    energies[size_t(filter)] = float(energy);
-    statistics.inverse_norm[size_t(filter)] = float(1 / std::sqrt(energy + normalization.epsilon));
-  });
+  std::vector<double>& energies = squares;
+  for (size_t filter = 0; filter < filters; ++filter) {
+    const double length = std::max(1u, lengths[filter]), mean = double(float(sums[filter] / length));
+    // Σ (θ - mean)², of a mean that was rounded
+    energies[filter] = std::max(0.0, squares[filter] - mean * (2 * sums[filter] - length * mean));
+    statistics.mean[filter] = float(mean);
+    statistics.inverse_norm[filter] = float(1 / std::sqrt(energies[filter] + normalization.epsilon));
+  }
   const float usual =
       mean_where(statistics.inverse_norm, [&](size_t filter) { return energies[filter] > normalization.epsilon; });
   for (size_t filter = 0; filter < filters; ++filter) {
@@ -80,39 +70,45 @@ void measure_filters(Threads& threads, const ConvolutionPlan& plan, const Normal
   }
 }
 
-void effective_values(Threads& threads, const ConvolutionPlan& plan, const FilterStatistics* statistics,
-                      const float* gain, const float* values, float* effective) {
-  threads.run(plan.filters(), [&](int filter, int) {
-    const float mean = statistics ? statistics->mean[size_t(filter)] : 0.0f;
-    const float scale = (statistics ? statistics->scale[size_t(filter)] : 1.0f) * (gain ? gain[filter] : 1.0f);
-    each_segment(plan, filter, [&](uint32_t begin, uint32_t end) {
-      for (uint32_t i = begin; i < end; ++i) effective[i] = (values[i] - mean) * scale;
-    });
+void effective_values(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                      const FilterStatistics* statistics, const float* gain, const float* values, float* effective) {
+  std::vector<float> factors(size_t(plan.filters()), 1.0f);
+  for (size_t filter = 0; filter < factors.size(); ++filter)
+    factors[filter] = (statistics ? statistics->scale[filter] : 1.0f) * (gain ? gain[filter] : 1.0f);
+  share_filters(threads, plan, [&](int first, int last) {
+    kernels.scale_filters(plan, first, last, values, statistics ? statistics->mean.data() : nullptr, factors.data(),
+                          effective);
   });
 }
 
-void effective_gradient(Threads& threads, const ConvolutionPlan& plan, const FilterStatistics* statistics,
-                        const float* gain, const float* values, float* gradient, float* gain_gradient) {
-  threads.run(plan.filters(), [&](int filter, int) {
-    const float mean = statistics ? statistics->mean[size_t(filter)] : 0.0f;
-    const float scale = statistics ? statistics->scale[size_t(filter)] : 1.0f;
-    const float factor = gain ? gain[filter] : 1.0f;
-    const auto product = [&](uint32_t i) { return double(values[i] - mean) * gradient[i]; };
-    const double along = filter_sum(plan, filter, product);
-    if (gain) gain_gradient[filter] = float(along * scale);
+void effective_gradient(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                        const FilterStatistics* statistics, const float* gain, const float* values, float* gradient,
+                        float* gain_gradient) {
+  const size_t filters = size_t(plan.filters());
+  std::vector<double> along(filters), sums(filters);  // Σ (θ - mean) · gradient and Σ gradient
+  share_filters(threads, plan, [&](int first, int last) {
+    kernels.filter_sums(plan, first, last, gradient, values, along.data(), sums.data());
+  });
+  std::vector<float> slope(filters), average(filters), factor(filters, 1.0f);
+  for (size_t filter = 0; filter < filters; ++filter) {
+    if (gain) factor[filter] = gain[filter];
     if (!statistics) {
-      each_segment(plan, filter, [&](uint32_t begin, uint32_t end) {
-        for (uint32_t i = begin; i < end; ++i) gradient[i] *= factor;
-      });
-      return;
+      if (gain) gain_gradient[filter] = float(along[filter]);
+      continue;
     }
-    const double length = std::max(1u, statistics->lengths[size_t(filter)]);
-    const float average = float(filter_sum(plan, filter, [&](uint32_t i) { return double(gradient[i]); }) / length);
-    const double inverse = statistics->inverse_norm[size_t(filter)];
-    const float slope = float(along * inverse * inverse), whole = scale * factor;
-    each_segment(plan, filter, [&](uint32_t begin, uint32_t end) {
-      for (uint32_t i = begin; i < end; ++i) gradient[i] = (gradient[i] - average - (values[i] - mean) * slope) * whole;
-    });
+    along[filter] -= double(statistics->mean[filter]) * sums[filter];
+    if (gain) gain_gradient[filter] = float(along[filter] * statistics->scale[filter]);
+    const double inverse = statistics->inverse_norm[filter];
+    slope[filter] = float(along[filter] * inverse * inverse);
+    average[filter] = float(sums[filter] / std::max(1u, statistics->lengths[filter]));
+    factor[filter] *= statistics->scale[filter];
+  }
+  share_filters(threads, plan, [&](int first, int last) {
+    if (statistics)
+      kernels.project_filters(plan, first, last, values, statistics->mean.data(), slope.data(), average.data(),
+                              factor.data(), gradient);
+    else
+      kernels.scale_filters(plan, first, last, gradient, nullptr, factor.data(), gradient);
   });
 }
 

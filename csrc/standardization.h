@@ -28,16 +28,17 @@ struct FilterStatistics {
 std::vector<uint32_t> filter_lengths(const ConvolutionPlan& plan);
 
 // Mean, inverse norm and scale; the lengths must be there.
-void measure_filters(Threads& threads, const ConvolutionPlan& plan, const Normalization& normalization,
-                     const float* values, FilterStatistics& statistics);
+void measure_filters(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                     const Normalization& normalization, const float* values, FilterStatistics& statistics);
 
 // What convolves: standardised unless `statistics` is null, times the gain unless that is null.
-void effective_values(Threads& threads, const ConvolutionPlan& plan, const FilterStatistics* statistics,
-                      const float* gain, const float* values, float* effective);
+void effective_values(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                      const FilterStatistics* statistics, const float* gain, const float* values, float* effective);
 
 // In place: from the gradient of what convolves to that of the values. `gain_gradient` goes with `gain`.
-void effective_gradient(Threads& threads, const ConvolutionPlan& plan, const FilterStatistics* statistics,
-                        const float* gain, const float* values, float* gradient, float* gain_gradient);
+void effective_gradient(const Kernels& kernels, Threads& threads, const ConvolutionPlan& plan,
+                        const FilterStatistics* statistics, const float* gain, const float* values, float* gradient,
+                        float* gain_gradient);
 
 // What the gradient of a pruned weight is multiplied with; a dead filter gets the mean of the others.
 std::vector<float> growth_scales(const FilterStatistics& statistics);

@@ -183,12 +183,97 @@ void finish_counts(Stream& stream) {
   for (size_t i = 1; i < stream.segments.size(); ++i) stream.segments[i] += stream.segments[i - 1];
 }
 
+// visit(place in the forward stream, place in the backward stream, filter, channel of its group, tap) for every weight.
+template <class Visit>
+void each_place(const ConvolutionPlan& plan, const uint8_t* mask, const std::vector<Tap>& taps, const Visit& visit) {
+  const Stream &forward = plan.forward_stream, &backward = plan.backward_stream;
+  const int filters = forward.outputs, parts = plan.parts();
+  std::vector<uint32_t> next(forward.segments), next_backward(backward.segments);
+  each_active(plan, mask, [&](int filter, int channel, int tap) {
+    const int group = filter / filters, own = filter % filters;
+    const Tap& where = taps[size_t(tap)];
+    const uint32_t place = next[segment_of(forward, group, channel, own)]++;
+    const uint32_t back = next_backward[segment_of(backward, group, own, channel * parts + where.part)]++;
+    visit(place, back, filter, channel, where);
+  });
+}
+
+// A block of channels and a block of filters: where their weights begin in the forward stream.
+uint32_t cell_begin(const ConvolutionPlan& plan, int group, int channels, int filters) {
+  const Stream& forward = plan.forward_stream;
+  const int first = std::min(filters * plan.backward_stream.block, forward.outputs);
+  return forward.segments[(size_t(group) * forward.blocks + size_t(channels)) * forward.outputs + size_t(first)];
+}
+
+// visit(begin in the forward stream, begin and end in the backward stream) for every such pair of blocks.
+template <class Visit>
+void each_cell(const ConvolutionPlan& plan, const Visit& visit) {
+  const Stream &forward = plan.forward_stream, &backward = plan.backward_stream;
+  const int outputs = forward.block * plan.parts();  // of the backward stream, in a block of channels
+  for (int group = 0; group < forward.groups; ++group) {
+    for (int filters = 0; filters < backward.blocks; ++filters) {
+      const uint32_t* segments =
+          backward.segments.data() + (size_t(group) * backward.blocks + size_t(filters)) * backward.outputs;
+      for (int channels = 0; channels < forward.blocks; ++channels)
+        visit(cell_begin(plan, group, channels, filters), segments[channels * outputs],
+              segments[std::min((channels + 1) * outputs, backward.outputs)]);
+    }
+  }
+}
+
+void fill_transpose(ConvolutionPlan& plan, const uint8_t* mask, const std::vector<Tap>& taps) {
+  size_t largest = 0;
+  each_cell(plan, [&](uint32_t, uint32_t begin, uint32_t end) { largest = std::max<size_t>(largest, end - begin); });
+  const bool narrow = largest <= LARGEST_OFFSET;
+  plan.transpose.assign(narrow ? plan.active : 0, 0);
+  plan.wide_transpose.assign(narrow ? 0 : plan.active, 0);
+  each_place(plan, mask, taps, [&](uint32_t place, uint32_t back, int filter, int channel, const Tap&) {
+    const int group = filter / plan.forward_stream.outputs, own = filter % plan.forward_stream.outputs;
+    const uint32_t distance =
+        place - cell_begin(plan, group, channel / plan.forward_stream.block, own / plan.backward_stream.block);
+    if (narrow)
+      plan.transpose[back] = uint16_t(distance);
+    else
+      plan.wide_transpose[back] = distance;
+  });
+}
+
+// Make room for offsets in buffers of this size, and say where: one of the two is null.
+std::pair<uint16_t*, uint32_t*> offsets_for(Stream& stream, const Tile& tile, int pixel, size_t active) {
+  stream.offsets = {};  // before the new ones take memory
+  stream.wide = {};
+  const bool narrow = size_t(tile.channel) * size_t(stream.block) * size_t(pixel) <= LARGEST_OFFSET;
+  if (narrow)
+    stream.offsets.assign(active + SLACK, 0);
+  else
+    stream.wide.assign(active + SLACK, 0);
+  return {narrow ? stream.offsets.data() : nullptr, narrow ? nullptr : stream.wide.data()};
+}
+
+void fill_offsets(ConvolutionPlan& plan, const uint8_t* mask, const std::vector<Tap>& taps, const Tile& forward_tile,
+                  const Tile& backward_tile, int pixel) {
+  Stream &forward = plan.forward_stream, &backward = plan.backward_stream;
+  const auto [narrow, wide] = offsets_for(forward, forward_tile, pixel, plan.active);
+  const auto [back_narrow, back_wide] = offsets_for(backward, backward_tile, pixel, plan.active);
+  const auto put = [](uint16_t* to_narrow, uint32_t* to_wide, size_t place, int offset) {
+    if (to_narrow)
+      to_narrow[place] = uint16_t(offset);
+    else
+      to_wide[place] = uint32_t(offset);
+  };
+  each_place(plan, mask, taps, [&](uint32_t place, uint32_t back, int filter, int channel, const Tap& tap) {
+    const int own = filter % forward.outputs;
+    put(narrow, wide, place, (channel % forward.block * forward_tile.channel + tap.forward) * pixel);
+    put(back_narrow, back_wide, back, (own % backward.block * backward_tile.channel + tap.backward) * pixel);
+  });
+}
+
 }  // namespace
 
 ConvolutionPlan plan_convolution(const Kernels& kernels, Shape input, Shape output, Window window, int groups,
                                  const uint8_t* mask) {
   ConvolutionPlan plan;
-  const bool pointwise = is_pointwise(window);
+  const bool pointwise = is_pointwise(window) && input.width % 4 != 0;
   plan.input = pointwise ? as_row(input) : input;
   plan.output = pointwise ? as_row(output) : output;
   plan.window = window;
@@ -199,7 +284,7 @@ ConvolutionPlan plan_convolution(const Kernels& kernels, Shape input, Shape outp
   plan.backward_tile = choose_tile(plan.backward, kernels.lanes, kernels.many_registers);
 
   const int channels = input.channels / groups, filters = output.channels / groups;
-  const int parts = window.stride[0] * window.stride[1];
+  const int parts = plan.parts();
   Stream &forward = plan.forward_stream, &backward = plan.backward_stream;
   forward.groups = backward.groups = groups;
   forward.inputs = channels;
@@ -221,42 +306,49 @@ ConvolutionPlan plan_convolution(const Kernels& kernels, Shape input, Shape outp
   finish_counts(forward);
   finish_counts(backward);
 
-  forward.offsets.assign(plan.active + SLACK, 0);
-  backward.offsets.assign(plan.active + SLACK, 0);
-  plan.transpose.resize(plan.active);
-  std::vector<uint32_t> next(forward.segments), next_backward(backward.segments);
-  const int pixel = kernels.lanes * int(sizeof(float));
-  each_active(plan, mask, [&](int filter, int channel, int tap) {
-    const int group = filter / filters, own = filter % filters;
-    const Tap& where = taps[size_t(tap)];
-    const uint32_t place = next[segment_of(forward, group, channel, own)]++;
-    const uint32_t back = next_backward[segment_of(backward, group, own, channel * parts + where.part)]++;
-    forward.offsets[place] = uint16_t((channel % forward.block * plan.forward_tile.channel + where.forward) * pixel);
-    backward.offsets[back] = uint16_t((own % backward.block * plan.backward_tile.channel + where.backward) * pixel);
-    plan.transpose[back] = place;
-  });
+  fill_transpose(plan, mask, taps);
+  fill_offsets(plan, mask, taps, plan.forward_tile, plan.backward_tile, kernels.lanes * int(sizeof(float)));
   return plan;
 }
 
-void plan_small_batches(ConvolutionPlan& plan, const uint8_t* mask) {
-  if (!plan.small_backward_offsets.empty()) return;
-  plan.small_forward_tile = whole_plane(plan.forward);
-  plan.small_backward_tile = whole_plane(plan.backward);
-  const std::vector<Tap> taps = find_taps(plan, plan.small_forward_tile, plan.small_backward_tile);
-  const Stream &forward = plan.forward_stream, &backward = plan.backward_stream;
-  const int filters = forward.outputs, parts = plan.window.stride[0] * plan.window.stride[1];
-  std::vector<uint32_t> forward_offsets(plan.active + SLACK), backward_offsets(plan.active + SLACK);
-  std::vector<uint32_t> next(forward.segments), next_backward(backward.segments);
-  each_active(plan, mask, [&](int filter, int channel, int tap) {
-    const int group = filter / filters, own = filter % filters;
-    const Tap& where = taps[size_t(tap)];
-    forward_offsets[next[segment_of(forward, group, channel, own)]++] =
-        uint32_t(channel % forward.block * plan.small_forward_tile.channel + where.forward);
-    backward_offsets[next_backward[segment_of(backward, group, own, channel * parts + where.part)]++] =
-        uint32_t(own % backward.block * plan.small_backward_tile.channel + where.backward);
-  });
-  plan.small_forward_offsets = std::move(forward_offsets);
-  plan.small_backward_offsets = std::move(backward_offsets);
+void choose_offsets(const Kernels& kernels, ConvolutionPlan& plan, const uint8_t* mask, bool small) {
+  if (plan.small == small) return;
+  if (small && plan.small_forward_tile.bases.empty()) {
+    plan.small_forward_tile = whole_plane(plan.forward);
+    plan.small_backward_tile = whole_plane(plan.backward);
+  }
+  const Tile& forward = small ? plan.small_forward_tile : plan.forward_tile;
+  const Tile& backward = small ? plan.small_backward_tile : plan.backward_tile;
+  fill_offsets(plan, mask, find_taps(plan, forward, backward), forward, backward,
+               small ? 1 : kernels.lanes * int(sizeof(float)));
+  plan.small = small;
+}
+
+std::vector<uint8_t> mask_of(const Kernels& kernels, const ConvolutionPlan& plan) {
+  const Stream& stream = plan.forward_stream;
+  const Tile& tile = plan.small ? plan.small_forward_tile : plan.forward_tile;
+  const int pixel = plan.small ? 1 : kernels.lanes * int(sizeof(float));
+  const int taps = plan.window.kernel[0] * plan.window.kernel[1];
+  std::vector<int> tap_at(size_t(tile.channel), 0);  // of every place in the buffer of one channel
+  const std::vector<int> offsets = tap_offsets(plan, tile);
+  for (int tap = 0; tap < taps; ++tap) tap_at[size_t(offsets[size_t(tap)])] = tap;
+  std::vector<uint8_t> mask((plan.size() + 7) / 8);
+  size_t place = 0;
+  for (int group = 0; group < stream.groups; ++group) {
+    for (int block = 0; block < stream.blocks; ++block) {
+      for (int output = 0; output < stream.outputs; ++output) {
+        const size_t segment = (size_t(group) * stream.blocks + size_t(block)) * stream.outputs + size_t(output);
+        const size_t filter = size_t(group) * stream.outputs + size_t(output);
+        for (; place < stream.segments[segment + 1]; ++place) {
+          const int offset = int(stream.wide.empty() ? stream.offsets[place] : stream.wide[place]) / pixel;
+          const size_t channel = size_t(block) * stream.block + size_t(offset / tile.channel);
+          const size_t position = (filter * stream.inputs + channel) * taps + size_t(tap_at[offset % tile.channel]);
+          mask[position / 8] |= uint8_t(1u << (position % 8));
+        }
+      }
+    }
+  }
+  return mask;
 }
 
 Tile whole_plane(const Direction& direction) { return make_tile(direction, direction.grid[0], direction.grid[1]); }
@@ -292,7 +384,15 @@ void from_stream(const ConvolutionPlan& plan, const float* stream, float* canoni
 }
 
 void transpose_values(const ConvolutionPlan& plan, const float* forward, float* backward) {
-  for (size_t i = 0; i < plan.active; ++i) backward[i] = forward[plan.transpose[i]];
+  const auto gather = [&](const auto& distances) {
+    each_cell(plan, [&](uint32_t from, uint32_t begin, uint32_t end) {
+      for (uint32_t i = begin; i < end; ++i) backward[i] = forward[from + distances[i]];
+    });
+  };
+  if (plan.wide_transpose.empty())
+    gather(plan.transpose);
+  else
+    gather(plan.wide_transpose);
 }
 
 }  // namespace fedmef

@@ -11,6 +11,7 @@
 // the transposed convolution; its values are gathered from the forward ones before every step.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -43,7 +44,10 @@ struct Stream {
   int inputs = 1, outputs = 1;     // channels of one group; outputs count every remainder
   int block = 1, blocks = 1;       // input channels of a block, blocks of a group
   std::vector<uint32_t> segments;  // [groups][blocks][outputs] + 1: where each segment begins
-  std::vector<uint16_t> offsets;   // bytes, in the buffer of a tile; one more than there are weights
+  // Where in the buffer a weight finds its factor: in bytes or, of batches that do not fill the lanes, in floats. One
+  // more than there are weights. `wide` where 16 bits are too few for a whole plane; the other one is empty then.
+  std::vector<uint16_t> offsets;
+  std::vector<uint32_t> wide;
 };
 
 // How the buffer of a tile lies: a phase after the other, rows of `pitch` pixels, a channel after the other.
@@ -62,12 +66,16 @@ struct ConvolutionPlan {
   Direction forward, backward;
   Tile forward_tile, backward_tile;
   Stream forward_stream, backward_stream;
-  std::vector<uint32_t> transpose;  // of each place in the backward stream, its place in the forward stream
-  // Of batches that do not fill the lanes: offsets in floats, in buffers of whole planes. Made when first used.
+  // Of each place in the backward stream, its place in the forward stream. The weights between a block of channels and
+  // a block of filters lie together in both: 16 bits count from the first of them, where they suffice.
+  std::vector<uint16_t> transpose;
+  std::vector<uint32_t> wide_transpose;
+  // Whether the offsets are those of batches that do not fill the lanes, in buffers of whole planes.
+  bool small = false;
   Tile small_forward_tile, small_backward_tile;
-  std::vector<uint32_t> small_forward_offsets, small_backward_offsets;
 
   int filters() const { return output.channels; }
+  int parts() const { return window.stride[0] * window.stride[1]; }  // remainders of the input's rows and columns
   size_t filter_size() const { return size_t(input.channels / groups) * window.kernel[0] * window.kernel[1]; }
   size_t size() const { return filters() * filter_size(); }
 };
@@ -76,8 +84,11 @@ struct ConvolutionPlan {
 ConvolutionPlan plan_convolution(const Kernels& kernels, Shape input, Shape output, Window window, int groups,
                                  const uint8_t* mask);
 
-// What batches that do not fill the lanes need; does nothing the second time.
-void plan_small_batches(ConvolutionPlan& plan, const uint8_t* mask);
+// Make the offsets those of batches that fill the lanes, or do not; does nothing when they are. The mask is the plan's.
+void choose_offsets(const Kernels& kernels, ConvolutionPlan& plan, const uint8_t* mask, bool small);
+
+// The mask that the plan was made of: the stream says it all, so nobody keeps it.
+std::vector<uint8_t> mask_of(const Kernels& kernels, const ConvolutionPlan& plan);
 
 // Between the canonical order and that of the forward stream.
 void to_stream(const ConvolutionPlan& plan, const float* canonical, float* stream);
@@ -103,6 +114,22 @@ void each_segment(const ConvolutionPlan& plan, int filter, const Visit& visit) {
     const size_t segment = (size_t(group) * stream.blocks + block) * stream.outputs + output;
     if (stream.segments[segment] != stream.segments[segment + 1])
       visit(stream.segments[segment], stream.segments[segment + 1]);
+  }
+}
+
+// visit(filter, begin, end) for the same runs of the filters [first, last), in the order of the stream. A filter's own
+// are met in canonical order here too.
+template <class Visit>
+void each_segment_between(const ConvolutionPlan& plan, int first, int last, const Visit& visit) {
+  const Stream& stream = plan.forward_stream;
+  for (int group = first / stream.outputs; group * stream.outputs < last; ++group) {
+    const int before = group * stream.outputs;
+    const int from = std::max(first, before), to = std::min(last, before + stream.outputs);
+    for (int block = 0; block < stream.blocks; ++block) {
+      const uint32_t* segments =
+          stream.segments.data() + (size_t(group) * stream.blocks + block) * stream.outputs - before;
+      for (int filter = from; filter < to; ++filter) visit(filter, segments[filter], segments[filter + 1]);
+    }
   }
 }
 

@@ -30,7 +30,7 @@ Threads::Threads(int count) : scratch_(size_t(count)) {
 
 Threads::~Threads() {
   stop();
-  for (Scratch& scratch : scratch_) std::free(scratch.memory);
+  free_scratch();
 }
 
 void Threads::stop() {
@@ -54,6 +54,13 @@ void Threads::reserve(size_t bytes) {
       throw std::bad_alloc();
     }
     mine.bytes = rounded;
+  }
+}
+
+void Threads::free_scratch() {
+  for (Scratch& mine : scratch_) {
+    std::free(mine.memory);
+    mine = {};
   }
 }
 

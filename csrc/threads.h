@@ -39,6 +39,7 @@ class Threads {
   // Aligned to a page; contents are undefined. Kept for the next caller.
   void* scratch(int thread) { return scratch_[size_t(thread)].memory; }
   size_t scratch_bytes() const;
+  void free_scratch();
 
  private:
   void run_shared(int items, const std::function<void(int, int)>& work);

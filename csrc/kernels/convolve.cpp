@@ -1,7 +1,9 @@
 // The sparse convolution, and its gradient for the input, which is the same of the transposed stream.
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/clamp.h"
 #include "kernels/depthwise.h"
 #include "kernels/parts.h"
 #include "kernels/small_batch.h"
@@ -23,20 +25,53 @@ struct Target {
   int rows, columns;
 };
 
-enum class Begin { at_bias, at_target, at_partial };
+// A vector of the bits of a ReLU is whole bytes, so that every byte has one owner.
+constexpr bool RECTIFIES = LANES % 8 == 0;
+using Bits = std::conditional_t<LANES == 16, uint16_t, uint8_t>;
+using Then = Rectification::Kind;
+
+// Stores a vector of a result `y`, whose element i has bit i.
+template <Then THEN>
+FEDMEF_INLINE void finish(const float* y, const Rectification& then, float* to, Vector v) {
+  if constexpr (THEN == Then::relu) {
+    const Clamp clamp = {broadcast(then.upper), then.at_zero};
+    if (then.bits != nullptr) {
+      const Bits inside = Bits(mask_bits(clamp.inside(v)));
+      std::memcpy(then.bits + (to - y) / 8, &inside, sizeof inside);
+    }
+    v = clamp(v);
+  } else if constexpr (THEN == Then::relu_backward) {
+    Bits inside;
+    std::memcpy(&inside, then.bits + (to - y) / 8, sizeof inside);
+    v = where(bits_mask(inside), v);
+  }
+  store(to, v);
+}
+
+struct Task {
+  const Direction& direction;
+  const Tile& tile;
+  const Stream& stream;
+  const float *values, *bias, *x;
+  float* y;
+  bool accumulate;
+  Layout layout;
+  Rectification then;
+};
 
 // All active weights of one output channel in one block, on one tile of pixels held in registers.
 // HEIGHT may be less than the tile's, at the last row. PITCH is the buffer's in pixels, 0 when only known at run time.
-template <int HEIGHT, int WIDTH, int PITCH>
-FEDMEF_INLINE void convolve_segment(const float* buffer, size_t runtime_pitch, const uint16_t* offsets,
-                                    const float* values, int count, Begin begin, Vector bias, Vector* partial,
-                                    bool last, const Target& target) {
+// FIRST and LAST say which block it is: sums begin at the bias or at what is there, and end in the result.
+template <int HEIGHT, int WIDTH, int PITCH, bool FIRST, bool LAST, Then THEN>
+FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_t runtime_pitch,
+                                    const uint16_t* offsets, const float* values, int count, Vector bias,
+                                    Vector* partial, const Target& target) {
   constexpr int PIXELS = HEIGHT * WIDTH;
   const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
   Vector sums[PIXELS];
-  if (begin == Begin::at_partial) {
+  if constexpr (!FIRST) {
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) sums[i] = partial[i];
-  } else if (begin == Begin::at_bias) {
+  } else if (!task.accumulate) {
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) sums[i] = bias;
   } else {
     for (int r = 0; r < HEIGHT; ++r)
@@ -52,31 +87,21 @@ FEDMEF_INLINE void convolve_segment(const float* buffer, size_t runtime_pitch, c
           value * *reinterpret_cast<const Vector*>(pixel + r * pitch + c * sizeof(Vector));
     }
   }
-  if (!last) {
+  if constexpr (!LAST) {
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) partial[i] = sums[i];
   } else if (target.rows == HEIGHT && target.columns == WIDTH) {
     FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
       FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c)
-          store(target.pixels + r * target.row + c * target.column, sums[r * WIDTH + c]);
+          finish<THEN>(task.y, task.then, target.pixels + r * target.row + c * target.column, sums[r * WIDTH + c]);
     }
   } else {
     Vector kept[PIXELS];  // a copy: `sums` stays in registers
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) kept[i] = sums[i];
     for (int r = 0; r < target.rows; ++r)
       for (int c = 0; c < target.columns; ++c)
-        store(target.pixels + r * target.row + c * target.column, kept[r * WIDTH + c]);
+        finish<THEN>(task.y, task.then, target.pixels + r * target.row + c * target.column, kept[r * WIDTH + c]);
   }
 }
-
-struct Task {
-  const Direction& direction;
-  const Tile& tile;
-  const Stream& stream;
-  const float *values, *bias, *x;
-  float* y;
-  bool accumulate;
-  Layout layout;
-};
 
 // The channels that are the outputs [0, stream.outputs) of a group, a tile at a time.
 class Targets {
@@ -129,31 +154,46 @@ class Targets {
 };
 
 // One block of channels for the outputs [begin, end) of a group: everything that one buffer is good for.
-template <int HEIGHT, int WIDTH, int PITCH>
+template <int HEIGHT, int WIDTH, int PITCH, bool FIRST, bool LAST, Then THEN>
 void convolve_buffer(const Task& task, const float* buffer, Vector* partial, const Targets& targets, Prefetcher next,
                      int group, int b, int begin, int end, int filled) {
   const Stream& stream = task.stream;
-  const bool first = b == 0, last = b + 1 == stream.blocks;
   const size_t pitch = size_t(task.tile.pitch) * sizeof(Vector);
   const uint32_t* segments = stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs;
-  const Begin beginning = !first ? Begin::at_partial : task.accumulate ? Begin::at_target : Begin::at_bias;
   for (int output = begin; output < end; ++output) {
     const int global = group * stream.outputs + output;
     const uint32_t start = segments[output];
     next.advance();
-    if (last && output + 2 < end) {
+    if (LAST && output + 2 < end) {
       const Target ahead = targets.at(global + 2);
       for (int r = 0; r < ahead.rows; ++r)
         for (int c = 0; c < ahead.columns; c += VECTORS_IN_LINE)
           __builtin_prefetch(ahead.pixels + r * ahead.row + c * ahead.column, 1, 3);
     }
     Vector bias{};
-    if (first && task.bias != nullptr)  // only ever forward, where an output is a channel
+    if (FIRST && task.bias != nullptr)  // only ever forward, where an output is a channel
       for (int lane = 0; lane < filled; ++lane) bias[lane] = task.bias[global];
-    convolve_segment<HEIGHT, WIDTH, PITCH>(
-        buffer, pitch, stream.offsets.data() + start, task.values + start, int(segments[output + 1] - start), beginning,
-        bias, partial + size_t(output - begin) * (HEIGHT * WIDTH), last, targets.at(global));
+    convolve_segment<HEIGHT, WIDTH, PITCH, FIRST, LAST, THEN>(
+        task, buffer, pitch, stream.offsets.data() + start, task.values + start, int(segments[output + 1] - start),
+        bias, partial + size_t(output - begin) * (HEIGHT * WIDTH), targets.at(global));
   }
+}
+
+// work<whether it is the first block, whether it is the last, what follows>(): sums in registers want no branches.
+template <class Work>
+FEDMEF_INLINE void with_ends(bool first, bool last, Then then, const Work& work) {
+  const auto with_last = [&]<bool FIRST>() {
+    if (!last) return work.template operator()<FIRST, false, Then::none>();
+    if constexpr (RECTIFIES) {
+      if (then == Then::relu) return work.template operator()<FIRST, true, Then::relu>();
+      if (then == Then::relu_backward) return work.template operator()<FIRST, true, Then::relu_backward>();
+    }
+    work.template operator()<FIRST, true, Then::none>();
+  };
+  if (first)
+    with_last.template operator()<true>();
+  else
+    with_last.template operator()<false>();
 }
 
 template <int HEIGHT, int WIDTH, int EXTENT>
@@ -184,7 +224,10 @@ void convolve_tile(const Task& task, int block, int tile_number, float* buffer, 
         else if (end == stream.outputs && tile_number + 1 < tiles)
           next = Prefetcher(direction, task.tile, x, plane, stream.block, place_of(tile_number + 1), end - begin);
         with_constant<HEIGHT>(rows, [&]<int ROWS>() {
-          convolve_buffer<ROWS, WIDTH, PITCH>(task, buffer, partial, targets, next, group, b, begin, end, filled);
+          with_ends(b == 0, b + 1 == stream.blocks, task.then.kind, [&]<bool FIRST, bool LAST, Then THEN>() {
+            convolve_buffer<ROWS, WIDTH, PITCH, FIRST, LAST, THEN>(task, buffer, partial, targets, next, group, b,
+                                                                   begin, end, filled);
+          });
         });
       }
     }
@@ -208,33 +251,38 @@ void convolve_all(Threads& threads, const Task& task) {
   });
 }
 
-void convolve_tiles(Threads& threads, const Task& task) {
+void convolve_tiles(Threads& threads, Task task) {
+  const Rectification then = task.then;
+  if (!RECTIFIES) task.then = {};
   with_tile(task.direction, task.tile,
             [&]<int HEIGHT, int WIDTH, int EXTENT>() { convolve_all<HEIGHT, WIDTH, EXTENT>(threads, task); });
+  if (!RECTIFIES) rectify(threads, task.y, task.layout.elements(task.direction.output), then);
 }
 
 }  // namespace
 
 void convolve(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values, const float* bias,
-              const float* x, float* y, bool accumulate) {
+              const float* x, float* y, bool accumulate, const Rectification& then) {
+  if (layout.lanes > 1 && !is_depthwise(plan))
+    return convolve_tiles(
+        threads, {plan.forward, plan.forward_tile, plan.forward_stream, values, bias, x, y, accumulate, layout, then});
   if (layout.lanes == 1)
     small_convolve(threads, plan, layout, values, bias, x, y, accumulate);
-  else if (is_depthwise(plan))
-    depthwise_convolve(threads, plan, layout, values, bias, x, y, accumulate);
   else
-    convolve_tiles(threads,
-                   {plan.forward, plan.forward_tile, plan.forward_stream, values, bias, x, y, accumulate, layout});
+    depthwise_convolve(threads, plan, layout, values, bias, x, y, accumulate);
+  rectify(threads, y, layout.elements(plan.output), then);
 }
 
 void input_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values, const float* dy,
-                    float* dx, bool accumulate) {
+                    float* dx, bool accumulate, const Rectification& then) {
+  if (layout.lanes > 1 && !is_depthwise(plan))
+    return convolve_tiles(threads, {plan.backward, plan.backward_tile, plan.backward_stream, values, nullptr, dy, dx,
+                                    accumulate, layout, then});
   if (layout.lanes == 1)
     small_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
-  else if (is_depthwise(plan))
-    depthwise_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
   else
-    convolve_tiles(threads, {plan.backward, plan.backward_tile, plan.backward_stream, values, nullptr, dy, dx,
-                             accumulate, layout});
+    depthwise_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
+  rectify(threads, dx, layout.elements(plan.input), then);
 }
 
 }  // namespace fedmef::FEDMEF_ISA

@@ -67,17 +67,16 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
     padded.clear(buffer);
     for (int channel = first; channel < std::min(first + CHUNK, stream.groups); ++channel) {
       const size_t number = size_t(block) * stream.groups + channel;
-      padded.fill(buffer, x + number * plane);
       Vector start{};
       if (bias != nullptr)
         for (int lane = 0; lane < layout.filled(block); ++lane) start[lane] = bias[channel];
-      for (int part = 0; part < stream.outputs; ++part) {
+      const auto convolve_part = [&](int part, int row, int last) {
         const uint32_t begin = stream.segments[size_t(channel) * stream.outputs + part];
         const int count = int(stream.segments[size_t(channel) * stream.outputs + part + 1] - begin);
         const int first_row = part / across, first_column = part % across;
-        const int rows = first_row < height ? (height - first_row + down - 1) / down : 0;
+        const int rows = std::min(last, first_row < height ? (height - first_row + down - 1) / down : 0);
         const int columns = first_column < width ? (width - first_column + across - 1) / across : 0;
-        if (columns == 0) continue;  // a plane that is narrower than the stride
+        if (columns == 0) return;  // a plane that is narrower than the stride
         Target to = {y + number * out_plane + (size_t(first_row) * width + first_column) * LANES,
                      size_t(down) * width * LANES, size_t(across) * LANES};
         const auto run = [&]<int ROWS, int COLUMNS>(int row, int column) {
@@ -85,7 +84,6 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
                                       count, start, {to.pixels + row * to.row + column * to.column, to.row, to.column},
                                       accumulate);
         };
-        int row = 0;
         if (columns <= RUN / 2)  // too few for the registers: two rows at once
           for (; row + 2 <= rows; row += 2)
             with_constant<RUN / 2>(columns, [&]<int COLUMNS>() { run.template operator()<2, COLUMNS>(row, 0); });
@@ -93,22 +91,25 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
           for (int column = 0; column < columns; column += RUN)
             with_constant<RUN>(std::min(RUN, columns - column),
                                [&]<int COLUMNS>() { run.template operator()<1, COLUMNS>(row, column); });
-      }
+      };
+      padded.fill_in_bands(buffer, x + number * plane, [&](int row, int last) {
+        for (int part = 0; part < stream.outputs; ++part) convolve_part(part, row, last);
+      });
     }
   });
 }
 
-// Adds, lane by lane, what all pixels of a plane contribute to a few weights.
+// Adds, lane by lane, what some rows of pixels contribute to a few weights.
 template <int COUNT>
-FEDMEF_INLINE void gradient_plane(const Vector* buffer, int pitch, const uint32_t* offsets, const float* dy, int height,
-                                  int width, Vector* totals) {
+FEDMEF_INLINE void gradient_rows(const Vector* buffer, int pitch, const uint32_t* offsets, const float* dy, int first,
+                                 int last, int width, Vector* totals) {
   Vector sums[COUNT];
   const Vector* pixels[COUNT];
   FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) {
     sums[i] = totals[i];
     pixels[i] = buffer + offsets[i];
   }
-  for (int row = 0; row < height; ++row) {
+  for (int row = first; row < last; ++row) {
     for (int column = 0; column < width; ++column) {
       const Vector gradient = load(dy + (size_t(row) * width + column) * LANES);
       FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] += gradient * pixels[i][row * pitch + column];
@@ -151,12 +152,14 @@ void depthwise_weight_gradient(Threads& threads, const ConvolutionPlan& plan, La
       std::fill_n(totals, count, Vector{});
       for (int block = 0; block < layout.blocks(); ++block) {
         const size_t number = size_t(block) * stream.groups + channel;
-        padded.fill(buffer, dense_plane(source, number, plane * LANES, expanded, expanded + plane * LANES));
-        for (int weight = 0; weight < count; weight += TAPS)
-          with_constant<TAPS>(std::min(TAPS, count - weight), [&]<int COUNT>() {
-            gradient_plane<COUNT>(buffer, padded.tile.pitch, offsets.data() + begin + weight, dy + number * out_plane,
-                                  direction.output.height, direction.output.width, totals + weight);
-          });
+        const float* from = dense_plane(source, number, plane * LANES, expanded, expanded + plane * LANES);
+        padded.fill_in_bands(buffer, from, [&](int first, int last) {
+          for (int weight = 0; weight < count; weight += TAPS)
+            with_constant<TAPS>(std::min(TAPS, count - weight), [&]<int COUNT>() {
+              gradient_rows<COUNT>(buffer, padded.tile.pitch, offsets.data() + begin + weight, dy + number * out_plane,
+                                   first, last, direction.output.width, totals + weight);
+            });
+        });
       }
       for (int weight = 0; weight < count; ++weight) d_values[begin + weight] = sum(totals[weight]);
     }

@@ -1,7 +1,7 @@
 // Operations on one element at a time: images, ReLU with one bit an element, sums and copies.
 #include <algorithm>
 
-#include "kernels/masks.h"
+#include "kernels/clamp.h"
 #include "kernels/parts.h"
 #include "threads.h"
 
@@ -20,20 +20,6 @@ void in_chunks(Threads& threads, size_t count, const Work& work) {
     work(begin, std::min(count, begin + CHUNK));
   });
 }
-
-struct Clamp {
-  Vector upper;
-  bool at_zero;
-
-  // NaN passes, as in PyTorch.
-  FEDMEF_INLINE Vector operator()(Vector x) const {
-    const Vector positive = x < 0 ? Vector{} : x;
-    return positive > upper ? upper : positive;
-  }
-  FEDMEF_INLINE IntegerVector inside(Vector x) const {
-    return at_zero ? ((x >= 0) & (x < upper)) : ((x > 0) & (x < upper));
-  }
-};
 
 void clamp_with_bits(float* x, uint8_t* bits, size_t begin, size_t end, Clamp clamp) {
   for (size_t at = begin; at < end; at += WORD) {
@@ -122,6 +108,11 @@ void relu_backward(Threads& threads, float* gradient, const uint8_t* bits, size_
       }
     }
   });
+}
+
+void rectify(Threads& threads, float* x, size_t count, const Rectification& how) {
+  if (how.kind == Rectification::Kind::relu) relu(threads, x, how.bits, count, how.upper, how.at_zero);
+  if (how.kind == Rectification::Kind::relu_backward) relu_backward(threads, x, how.bits, count);
 }
 
 void add(Threads& threads, float* to, const float* from, size_t count) {

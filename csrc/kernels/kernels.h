@@ -17,6 +17,12 @@ class Threads;
 struct Stream;
 struct ConvolutionPlan;
 
+struct Shape {
+  int channels = 1, height = 1, width = 1;
+  size_t plane() const { return size_t(height) * width; }
+  size_t size() const { return channels * plane(); }
+};
+
 // How a batch lies in memory.
 struct Layout {
   int images = 0;
@@ -24,12 +30,8 @@ struct Layout {
   int blocks() const { return (images + lanes - 1) / lanes; }
   // How many lanes of a block have an image.
   int filled(int block) const { return block + 1 < blocks() ? lanes : images - block * lanes; }
-};
-
-struct Shape {
-  int channels = 1, height = 1, width = 1;
-  size_t plane() const { return size_t(height) * width; }
-  size_t size() const { return channels * plane(); }
+  // Of a result of which one image has this shape.
+  size_t elements(const Shape& shape) const { return size_t(blocks()) * size_t(lanes) * shape.size(); }
 };
 
 // Windows that slide over a plane: of a convolution or of pooling.
@@ -51,6 +53,15 @@ struct PrunedActivation {
 struct Source {
   const float* dense = nullptr;
   const PrunedActivation* pruned = nullptr;
+};
+
+// What is done to a result as it is stored: nothing, a ReLU, or the backward step of one. See `relu` below.
+struct Rectification {
+  enum class Kind : uint8_t { none, relu, relu_backward };
+  Kind kind = Kind::none;
+  uint8_t* bits = nullptr;
+  float upper = 0;
+  bool at_zero = false;
 };
 
 enum class PoolKind : uint8_t { maximum, average, adaptive };
@@ -79,6 +90,7 @@ struct Kernels {
   // bits is null. `count` elements; bits has (count + 7) / 8 bytes rounded up to 8.
   void (*relu)(Threads&, float* x, uint8_t* bits, size_t count, float upper, bool at_zero);
   void (*relu_backward)(Threads&, float* gradient, const uint8_t* bits, size_t count);
+  void (*rectify)(Threads&, float* x, size_t count, const Rectification& how);
   void (*add)(Threads&, float* to, const float* from, size_t count);
   void (*scale)(Threads&, float* x, float factor, size_t count);
   // For each of `blocks`: `size` floats from `from + block * from_stride` to `to + block * to_stride`.
@@ -122,15 +134,26 @@ struct Kernels {
   // ---- convolutions: values in the order of the forward stream, see stream.h -------------------------------------
   // With `accumulate` the result is added to what y holds; then there must be no bias.
   void (*convolve)(Threads&, const ConvolutionPlan&, Layout, const float* values, const float* bias, const float* x,
-                   float* y, bool accumulate);
+                   float* y, bool accumulate, const Rectification& then);
   // `values` in the order of the backward stream.
   void (*input_gradient)(Threads&, const ConvolutionPlan&, Layout, const float* values, const float* dy, float* dx,
-                         bool accumulate);
+                         bool accumulate, const Rectification& then);
   void (*weight_gradient)(Threads&, const ConvolutionPlan&, Layout, Source, const float* dy, float* d_values);
   void (*bias_gradient)(Threads&, Layout, Shape, const float* dy, float* d_bias);
   // The whole dense gradient of filters [first, last): [last - first][filter_size], for growth scores.
   void (*dense_weight_gradient)(Threads&, const ConvolutionPlan&, Layout, Source, const float* dy, int first, int last,
                                 float* gradient);
+
+  // ---- weights of filters [first, last), in the order of the forward stream; see standardization.h ----------------
+  // Of every filter the sums of value · factor and of the values, in double. `factors` may be the values.
+  void (*filter_sums)(const ConvolutionPlan&, int first, int last, const float* values, const float* factors,
+                      double* products, double* sums);
+  // to = (value - shift) · factor, with one shift (none if null) and one factor a filter.
+  void (*scale_filters)(const ConvolutionPlan&, int first, int last, const float* values, const float* shift,
+                        const float* factor, float* to);
+  // gradient = (gradient - average - (value - mean) · slope) · factor
+  void (*project_filters)(const ConvolutionPlan&, int first, int last, const float* values, const float* mean,
+                          const float* slope, const float* average, const float* factor, float* gradient);
 
   // ---- pruned activations ---------------------------------------------------------------------------------------
   // Keep the `keep` largest magnitudes of `planes` planes of `plane` floats (exactly; ties go to the lower place;

@@ -58,6 +58,18 @@ struct Whole {
 };
 struct Some {
   int count;
+#if FEDMEF_LANES == 16 && defined(__AVX512F__)
+  FEDMEF_INLINE Vector load(const float* from) const { return (Vector)_mm512_maskz_loadu_ps(bits(), from); }
+  FEDMEF_INLINE void store(float* to, Vector v) const { _mm512_mask_storeu_ps(to, bits(), (__m512)v); }
+  FEDMEF_INLINE __mmask16 bits() const { return __mmask16((1u << count) - 1); }
+#elif FEDMEF_LANES == 8 && defined(__AVX2__)
+  FEDMEF_INLINE Vector load(const float* from) const {
+    return (Vector)_mm256_maskload_ps(from, (__m256i)first_lanes(count));
+  }
+  FEDMEF_INLINE void store(float* to, Vector v) const {
+    _mm256_maskstore_ps(to, (__m256i)first_lanes(count), (__m256)v);
+  }
+#else
   FEDMEF_INLINE Vector load(const float* from) const {
     float values[LANES] = {};
     for (int i = 0; i < count; ++i) values[i] = from[i];
@@ -66,6 +78,7 @@ struct Some {
   FEDMEF_INLINE void store(float* to, Vector v) const {
     for (int i = 0; i < count; ++i) to[i] = v[i];
   }
+#endif
   FEDMEF_INLINE Vector only(Vector v) const { return where(first_lanes(count), v); }
 };
 

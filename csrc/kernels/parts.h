@@ -15,6 +15,7 @@ using Function = std::remove_pointer_t<Pointer>;
 Function<decltype(Kernels::read_images)> read_images;
 Function<decltype(Kernels::relu)> relu;
 Function<decltype(Kernels::relu_backward)> relu_backward;
+Function<decltype(Kernels::rectify)> rectify;
 Function<decltype(Kernels::add)> add;
 Function<decltype(Kernels::scale)> scale;
 Function<decltype(Kernels::copy)> copy;
@@ -36,6 +37,11 @@ Function<decltype(Kernels::linear)> linear;
 Function<decltype(Kernels::linear_input_gradient)> linear_input_gradient;
 Function<decltype(Kernels::linear_weight_gradient)> linear_weight_gradient;
 Function<decltype(Kernels::cross_entropy)> cross_entropy;
+
+// filters.cpp
+Function<decltype(Kernels::filter_sums)> filter_sums;
+Function<decltype(Kernels::scale_filters)> scale_filters;
+Function<decltype(Kernels::project_filters)> project_filters;
 
 // prune.cpp
 Function<decltype(Kernels::prune)> prune;

@@ -26,6 +26,7 @@ class PaddedPlanes {
 
   explicit PaddedPlanes(const Direction& direction) : tile(whole_plane(direction)) {
     const int width = direction.input.width, across = direction.stride[1];
+    band_ = int(std::max<size_t>(1, BAND_BYTES / (size_t(tile.pitch) * sizeof(Vector) * direction.phases.size()))) * 2;
     row_ = size_t(direction.stride[0]) * width * LANES;
     column_ = size_t(across) * LANES;
     for (size_t i = 0; i < direction.phases.size(); ++i) {
@@ -35,8 +36,9 @@ class PaddedPlanes {
       if (rows.first == rows.last || columns.first == columns.last) continue;
       const ptrdiff_t y = (rows.first + phase.first[0]) * direction.stride[0] + phase.remainder[0];
       const ptrdiff_t x = (columns.first + phase.first[1]) * across + phase.remainder[1];
-      parts_.push_back({tile.bases[i] + rows.first * tile.pitch + columns.first, (y * width + x) * LANES,
-                        rows.last - rows.first, columns.last - columns.first});
+      parts_.push_back({tile.bases[i] + columns.first, (y * width + x) * LANES, rows.first, rows.last,
+                        columns.last - columns.first});
+      extent_ = std::max(extent_, phase.extent[0]);
     }
   }
 
@@ -46,12 +48,18 @@ class PaddedPlanes {
   void clear(Vector* buffer) const { std::fill_n(buffer, size(), Vector{}); }
 
   // What is inside of a plane, at its place in a buffer that was cleared.
-  void fill(Vector* buffer, const float* plane) const {
-    for (const Part& part : parts_) {
-      Vector* to = buffer + part.to;
-      const float* from = plane + part.from;
-      for (int row = 0; row < part.rows; ++row, to += tile.pitch, from += row_)
-        for (int column = 0; column < part.columns; ++column) to[column] = load(from + size_t(column) * column_);
+  void fill(Vector* buffer, const float* plane) const { fill(buffer, plane, 0, tile.height + extent_); }
+
+  // The same band by band, so that rows are still in the L1 cache when they are used: work(first, last) for output rows
+  // [first, last), for which everything is there.
+  template <class Work>
+  void fill_in_bands(Vector* buffer, const float* plane, const Work& work) const {
+    int filled = 0;
+    for (int first = 0; first < tile.height; first += band_) {
+      const int last = std::min(tile.height, first + band_);
+      fill(buffer, plane, filled, last + extent_);
+      filled = last + extent_;
+      work(first, last);
     }
   }
 
@@ -68,12 +76,26 @@ class PaddedPlanes {
     return {first, std::max(first, last)};
   }
 
+  // The rows [first, last) of every phase, if they are inside of the plane.
+  void fill(Vector* buffer, const float* plane, int first, int last) const {
+    for (const Part& part : parts_) {
+      const int begin = std::max(first, part.first), end = std::min(last, part.last);
+      Vector* to = buffer + part.to + ptrdiff_t(begin) * tile.pitch;
+      const float* from = plane + part.from + ptrdiff_t(begin - part.first) * ptrdiff_t(row_);
+      for (int row = begin; row < end; ++row, to += tile.pitch, from += row_)
+        for (int column = 0; column < part.columns; ++column) to[column] = load(from + size_t(column) * column_);
+    }
+  }
+
+  // Of a phase, what is inside of the plane: rows [first, last).
   struct Part {
-    int to;          // in vectors
-    ptrdiff_t from;  // in floats
-    int rows, columns;
+    int to;          // in vectors, of row 0
+    ptrdiff_t from;  // in floats, of row `first`
+    int first, last, columns;
   };
+  static constexpr size_t BAND_BYTES = 16 * 1024;
   size_t row_, column_;
+  int extent_ = 0, band_;
   std::vector<Part> parts_;
 };
 

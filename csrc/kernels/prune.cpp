@@ -20,9 +20,9 @@ namespace {
 
 constexpr int32_t LARGEST = 0x7fffffff;
 constexpr size_t CHUNK = PRUNE_CHUNK, WORD = 64;
-constexpr size_t LINE = 16, SAMPLE_LINES = 2048;
-constexpr size_t SMALL = 4 * LINE * SAMPLE_LINES;  // where a sample does not pay
-constexpr int BINS = 4096, SAMPLE_SHIFT = 19;      // of a sample, a bin is a sixteenth of an octave
+constexpr size_t LINE = 16, FEWEST_LINES = 256, MOST_LINES = 2048;  // of a sample: an eighth, within these
+constexpr size_t SMALL = 4 * LINE * FEWEST_LINES;                   // where a sample does not pay
+constexpr int BINS = 4096, SAMPLE_SHIFT = 19;                       // of a sample, a bin is a sixteenth of an octave
 
 FEDMEF_INLINE int32_t magnitude(float value) { return int32_t(float_bits(value)) & LARGEST; }
 FEDMEF_INLINE IntegerVector magnitudes(Vector v) { return (IntegerVector)v & LARGEST; }
@@ -175,7 +175,8 @@ struct Guess {
 // Magnitudes that slightly more and slightly fewer than `keep` elements reach, as a sample of cache lines tells.
 Guess guess_threshold(const float* x, size_t size, size_t keep) {
   uint32_t bins[BINS] = {};
-  const size_t lines = size / LINE, step = (lines / SAMPLE_LINES) | 1;  // odd, so that it meets every row and column
+  const size_t lines = size / LINE, wanted = std::clamp(lines / 8, FEWEST_LINES, MOST_LINES);
+  const size_t step = (lines / wanted) | 1;  // odd, so that it meets every row and column
   size_t sampled = 0;
   for (size_t line = 0; line < lines; line += step, sampled += LINE)
     for (size_t i = 0; i < LINE; ++i) ++bins[magnitude(x[line * LINE + i]) >> SAMPLE_SHIFT];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/expand.h"
+#include "kernels/products.h"
 #include "stream.h"
 #include "threads.h"
 
@@ -73,11 +74,19 @@ struct Task {
   const Direction& direction;
   const Tile& tile;
   const Stream& stream;
-  const std::vector<uint32_t>& offsets;
 };
 
-template <int COUNT>
-FEDMEF_INLINE void convolve_run(const float* buffer, const uint32_t* offsets, const float* values, int count, float* to,
+// work(offsets), which have 16 or 32 bits.
+template <class Work>
+void with_offsets(const Stream& stream, const Work& work) {
+  if (stream.wide.empty())
+    work(stream.offsets.data());
+  else
+    work(stream.wide.data());
+}
+
+template <int COUNT, class Offset>
+FEDMEF_INLINE void convolve_run(const float* buffer, const Offset* offsets, const float* values, int count, float* to,
                                 bool first) {
   Vector sums[COUNT];
   FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) sums[i] = first ? Vector{} : load(to + i * LANES);
@@ -89,8 +98,9 @@ FEDMEF_INLINE void convolve_run(const float* buffer, const uint32_t* offsets, co
   FEDMEF_UNROLL for (int i = 0; i < COUNT; ++i) store(to + i * LANES, sums[i]);
 }
 
-void convolve_images(Threads& threads, const Task& task, int images, const float* values, const float* bias,
-                     const float* x, float* y, bool accumulate) {
+template <class Offset>
+void convolve_images(Threads& threads, const Task& task, const Offset* offsets, int images, const float* values,
+                     const float* bias, const float* x, float* y, bool accumulate) {
   const Stream& stream = task.stream;
   const Direction& direction = task.direction;
   const Flat flat{direction, task.tile};
@@ -113,7 +123,7 @@ void convolve_images(Threads& threads, const Task& task, int images, const float
           with_constant<MOST>(std::min(MOST, vectors - vector), [&]<int COUNT>() {
             for (int output = 0; output < stream.outputs; ++output) {
               const uint32_t start = segments[output];
-              convolve_run<COUNT>(buffer + vector * LANES, task.offsets.data() + start, values + start,
+              convolve_run<COUNT>(buffer + vector * LANES, offsets + start, values + start,
                                   int(segments[output + 1] - start), sums + output * length + vector * LANES, b == 0);
             }
           });
@@ -128,32 +138,14 @@ void convolve_images(Threads& threads, const Task& task, int images, const float
   });
 }
 
-template <int COUNT>
-FEDMEF_INLINE void gradient_run(const float* buffer, const uint32_t* offsets, int count, const float* dy,
+template <int COUNT, class Offset>
+FEDMEF_INLINE void gradient_run(const float* buffer, const Offset* offsets, int count, const float* dy,
                                 float* d_values) {
   Vector gradient[COUNT];
   FEDMEF_UNROLL for (int v = 0; v < COUNT; ++v) gradient[v] = load(dy + v * LANES);
-  int i = 0;
-  for (; i + 4 <= count; i += 4) {
-    const float *p0 = buffer + offsets[i], *p1 = buffer + offsets[i + 1], *p2 = buffer + offsets[i + 2],
-                *p3 = buffer + offsets[i + 3];
-    Vector a{}, b{}, c{}, d{};
-    FEDMEF_UNROLL for (int v = 0; v < COUNT; ++v) {
-      a += gradient[v] * load(p0 + v * LANES);
-      b += gradient[v] * load(p1 + v * LANES);
-      c += gradient[v] * load(p2 + v * LANES);
-      d += gradient[v] * load(p3 + v * LANES);
-    }
-    Vector4 total;
-    std::memcpy(&total, d_values + i, sizeof total);
-    total += sums(quarter_sums(a), quarter_sums(b), quarter_sums(c), quarter_sums(d));
-    std::memcpy(d_values + i, &total, sizeof total);
-  }
-  for (; i < count; ++i) {
-    Vector a{};
-    FEDMEF_UNROLL for (int v = 0; v < COUNT; ++v) a += gradient[v] * load(buffer + offsets[i] + v * LANES);
-    d_values[i] += sum(a);
-  }
+  add_products<COUNT>(
+      gradient, count, [&](int weight) { return buffer + offsets[weight]; }, [](int v) { return size_t(v) * LANES; },
+      d_values);
 }
 
 struct GradientTask {
@@ -222,14 +214,18 @@ size_t scratch_floats(const ConvolutionPlan& plan) {
 
 void small_convolve(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values,
                     const float* bias, const float* x, float* y, bool accumulate) {
-  convolve_images(threads, {plan.forward, plan.small_forward_tile, plan.forward_stream, plan.small_forward_offsets},
-                  layout.images, values, bias, x, y, accumulate);
+  const Task task{plan.forward, plan.small_forward_tile, plan.forward_stream};
+  with_offsets(task.stream, [&](const auto* offsets) {
+    convolve_images(threads, task, offsets, layout.images, values, bias, x, y, accumulate);
+  });
 }
 
 void small_input_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values,
                           const float* dy, float* dx, bool accumulate) {
-  convolve_images(threads, {plan.backward, plan.small_backward_tile, plan.backward_stream, plan.small_backward_offsets},
-                  layout.images, values, nullptr, dy, dx, accumulate);
+  const Task task{plan.backward, plan.small_backward_tile, plan.backward_stream};
+  with_offsets(task.stream, [&](const auto* offsets) {
+    convolve_images(threads, task, offsets, layout.images, values, nullptr, dy, dx, accumulate);
+  });
 }
 
 void small_weight_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, Source source, const float* dy,
@@ -240,13 +236,15 @@ void small_weight_gradient(Threads& threads, const ConvolutionPlan& plan, Layout
   std::fill_n(d_values, plan.active, 0.0f);
   threads.run(chunks, [&](int chunk, int thread) {
     const int first = begin_of(chunk, chunks, plan.filters()), last = begin_of(chunk + 1, chunks, plan.filters());
-    each_run({plan, layout.images, source, dy}, first, last, static_cast<float*>(threads.scratch(thread)),
-             [&]<int COUNT>(int group, int output, int b, const float* buffer, const float* gradient) {
-               const uint32_t* segment =
-                   stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs + output;
-               gradient_run<COUNT>(buffer, plan.small_forward_offsets.data() + segment[0], int(segment[1] - segment[0]),
-                                   gradient, d_values + segment[0]);
-             });
+    with_offsets(stream, [&](const auto* offsets) {
+      each_run({plan, layout.images, source, dy}, first, last, static_cast<float*>(threads.scratch(thread)),
+               [&]<int COUNT>(int group, int output, int b, const float* buffer, const float* gradient) {
+                 const uint32_t* segment =
+                     stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs + output;
+                 gradient_run<COUNT>(buffer, offsets + segment[0], int(segment[1] - segment[0]), gradient,
+                                     d_values + segment[0]);
+               });
+    });
   });
 }
 

@@ -5,8 +5,10 @@
 
 namespace fedmef::FEDMEF_ISA {
 
-Function<decltype(Kernels::convolve)> small_convolve;
-Function<decltype(Kernels::input_gradient)> small_input_gradient;
+void small_convolve(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values,
+                    const float* bias, const float* x, float* y, bool accumulate);
+void small_input_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values,
+                          const float* dy, float* dx, bool accumulate);
 Function<decltype(Kernels::weight_gradient)> small_weight_gradient;
 Function<decltype(Kernels::dense_weight_gradient)> small_dense_weight_gradient;
 

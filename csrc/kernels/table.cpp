@@ -14,6 +14,7 @@ const Kernels& table() {
       .read_images = read_images,
       .relu = relu,
       .relu_backward = relu_backward,
+      .rectify = rectify,
       .add = add,
       .scale = scale,
       .copy = copy,
@@ -33,6 +34,9 @@ const Kernels& table() {
       .weight_gradient = weight_gradient,
       .bias_gradient = bias_gradient,
       .dense_weight_gradient = dense_weight_gradient,
+      .filter_sums = filter_sums,
+      .scale_filters = scale_filters,
+      .project_filters = project_filters,
       .prune = prune,
   };
   return kernels;

@@ -68,4 +68,37 @@ FEDMEF_INLINE float sum(Vector v) {
   return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
+// The sums of four or eight vectors.
+FEDMEF_INLINE Vector4 sums(const Vector (&v)[4]) {
+  return sums(quarter_sums(v[0]), quarter_sums(v[1]), quarter_sums(v[2]), quarter_sums(v[3]));
+}
+
+FEDMEF_INLINE Vector8 sums(const Vector (&v)[8]) {
+#if FEDMEF_LANES == 16
+  // Each step adds two halves (quarters, eighths) of two vectors at once: a blend and a shuffle instead of two
+  // shuffles.
+  const auto halves = [](Vector a, Vector b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31) +
+           __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
+  };
+  const auto quarters = [](Vector a, Vector b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+  };
+  const auto eighths = [](Vector a, Vector b) {
+    return __builtin_shufflevector(a, b, 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31) +
+           __builtin_shufflevector(a, b, 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29);
+  };
+  const Vector pairs =
+      eighths(quarters(halves(v[0], v[4]), halves(v[2], v[6])), quarters(halves(v[1], v[5]), halves(v[3], v[7])));
+  const Vector total =
+      pairs + __builtin_shufflevector(pairs, pairs, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  return __builtin_shufflevector(total, total, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+  const Vector4 low = sums(quarter_sums(v[0]), quarter_sums(v[1]), quarter_sums(v[2]), quarter_sums(v[3]));
+  const Vector4 high = sums(quarter_sums(v[4]), quarter_sums(v[5]), quarter_sums(v[6]), quarter_sums(v[7]));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#endif
+}
+
 }  // namespace fedmef::FEDMEF_ISA

@@ -12,6 +12,7 @@
 #include "kernels/dense_gradient.h"
 #include "kernels/depthwise.h"
 #include "kernels/parts.h"
+#include "kernels/products.h"
 #include "kernels/small_batch.h"
 #include "kernels/tile_buffer.h"
 #include "threads.h"
@@ -23,40 +24,17 @@ namespace {
 constexpr int PARTS = 4;
 constexpr size_t GRADIENT_BYTES = 256 * 1024;  // of the output's gradients that a tile copies at once: part of the L2
 
-template <int HEIGHT, int WIDTH, int PITCH>
-FEDMEF_INLINE Vector product(const Vector* gradient, const char* pixel, size_t pitch) {
-  Vector result = gradient[0] * *reinterpret_cast<const Vector*>(pixel);
-  FEDMEF_UNROLL for (int i = 1; i < HEIGHT * WIDTH; ++i) result +=
-      gradient[i] * *reinterpret_cast<const Vector*>(pixel + (i / WIDTH) * pitch + (i % WIDTH) * sizeof(Vector));
-  return result;
-}
-
-// Adds what one tile contributes to the weights of one segment. Four at a time share their horizontal sums.
+// Adds what one tile contributes to the weights of one segment.
 template <int HEIGHT, int WIDTH, int PITCH>
 FEDMEF_INLINE void gradient_segment(const float* buffer, size_t runtime_pitch, const uint16_t* offsets, int count,
                                     const Vector* tile, float* d_values) {
-  const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
+  const size_t pitch = PITCH > 0 ? PITCH * LANES : runtime_pitch / sizeof(float);
   const char* base = reinterpret_cast<const char*>(buffer);
   Vector gradient[HEIGHT * WIDTH];
   FEDMEF_UNROLL for (int i = 0; i < HEIGHT * WIDTH; ++i) gradient[i] = tile[i];
-  int i = 0;
-  for (; i + 4 <= count; i += 4) {
-    const char *p0 = base + offsets[i], *p1 = base + offsets[i + 1], *p2 = base + offsets[i + 2],
-               *p3 = base + offsets[i + 3];
-    Vector a{}, b{}, c{}, d{};
-    FEDMEF_UNROLL for (int pixel = 0; pixel < HEIGHT * WIDTH; ++pixel) {
-      const size_t at = (pixel / WIDTH) * pitch + (pixel % WIDTH) * sizeof(Vector);
-      a += gradient[pixel] * *reinterpret_cast<const Vector*>(p0 + at);
-      b += gradient[pixel] * *reinterpret_cast<const Vector*>(p1 + at);
-      c += gradient[pixel] * *reinterpret_cast<const Vector*>(p2 + at);
-      d += gradient[pixel] * *reinterpret_cast<const Vector*>(p3 + at);
-    }
-    Vector4 total;
-    std::memcpy(&total, d_values + i, sizeof total);
-    total += sums(quarter_sums(a), quarter_sums(b), quarter_sums(c), quarter_sums(d));
-    std::memcpy(d_values + i, &total, sizeof total);
-  }
-  for (; i < count; ++i) d_values[i] += sum(product<HEIGHT, WIDTH, PITCH>(gradient, base + offsets[i], pitch));
+  add_products<HEIGHT * WIDTH>(
+      gradient, count, [&](int weight) { return reinterpret_cast<const float*>(base + offsets[weight]); },
+      [&](int i) { return size_t(i / WIDTH) * pitch + size_t(i % WIDTH) * LANES; }, d_values);
 }
 
 struct Task {

@@ -119,7 +119,7 @@ def test_growth_agrees(name: str, recipe: str, batch: int) -> None:
     expected = compute(model.network, model.state, images, labels, backend.bits(), counts).scores
     assert found.keys() == expected.keys()
     for layer, scores in found.items():
-        assert [str(array.dtype) for array in vars(scores).values()] == ["int64", "float32"]
+        assert [str(array.dtype) for array in vars(scores).values()] == ["int32", "float32"]
         np.testing.assert_array_equal(scores.positions, expected[layer].positions, layer)
         largest = np.abs(expected[layer].gradients).max(initial=0)
         np.testing.assert_allclose(

@@ -139,7 +139,17 @@ POOL = {
         ("read_images", {"to": -1}),
         ("convolve", {"layer": "conv", "x": 0, "y": 1, "accumulate": False}),
         ("convolve", {"layer": "other", "x": 0, "y": 0, "accumulate": False}),
+        (
+            "convolve_relu",
+            {"layer": "conv", "x": 0, "y": 0, "bits": 1, "accumulate": False, "upper": 1.0, "at_zero": False},
+        ),
+        (
+            "convolve_relu",
+            {"layer": "conv", "x": 0, "y": 0, "accumulate": False, "upper": float("nan"), "at_zero": False},
+        ),
         ("input_gradient", {"layer": "conv", "dy": 1, "dx": 0, "accumulate": False}),
+        ("input_gradient_relu", {"layer": "conv", "dy": 0, "dx": 0, "bits": 1, "accumulate": False}),
+        ("input_gradient_relu", {"layer": "conv", "dy": 0, "dx": 0, "bits": -1, "accumulate": False}),
         ("weight_gradient", {"layer": "conv", "dy": 0}),
         ("weight_gradient", {"layer": "conv", "dy": 0, "dense": 1}),
         ("weight_gradient", {"layer": "conv", "dy": 0, "cache": 1}),

@@ -4,7 +4,7 @@ Operations are taken from the last to the first. A gradient that several results
 inputs of a sum do, lies in one buffer until somebody must change it.
 """
 
-from fedmef.native.forward import ForwardPass, Mode, is_fixed, pooling, spatial
+from fedmef.native.forward import ForwardPass, Mode, is_fixed, is_plane_by_plane, pooling, spatial
 from fedmef.sparsity.network import INPUT
 from fedmef.sparsity.operations import (
     AdaptiveAveragePool,
@@ -15,6 +15,7 @@ from fedmef.sparsity.operations import (
     Flatten,
     Layer,
     LayerNorm,
+    Linear,
     MaxPool,
     Operation,
     ReLU,
@@ -64,7 +65,8 @@ class BackwardPass:
     def _layer(self, layer: Layer, gradient: int) -> None:
         """The weights' gradient first: what was kept for it makes room before the input's gradient comes.
 
-        Weights change last, because the input's gradient is that of the weights before the step.
+        The input's gradient is that of the weights before their step: they are put into its order first, and
+        then may change at once, so that no layer's gradient waits while another one is computed.
         """
         changes = bool(layer.arrays().keys() & self.needs.trained)
         buffers = {"dy": gradient}
@@ -73,14 +75,19 @@ class BackwardPass:
                 buffers["cache"] = self.forward.caches[layer.name]
             else:
                 buffers["dense"] = self._kept(layer.inputs[0])
+        wanted, trains = self._wants(layer.inputs[0]), changes and self.mode == "train"
+        waits = isinstance(layer, Linear) and not layer.sparse  # it has no other order, and few weights
+        if wanted and not waits:
+            self.writer.emit("transpose", {}, layer=layer.module)
         if changes:
-            kind = "weight_gradient" if self.mode == "train" else "score"
-            self.writer.emit(kind, buffers, layer=layer.module)
-        if self._wants(layer.inputs[0]):
-            into, accumulate = self._target(layer.inputs[0])
+            self.writer.emit("weight_gradient" if trains else "score", buffers, layer=layer.module)
+        if trains and not waits:
+            self.writer.emit("update", {}, layer=layer.module)
+        if wanted:
+            into, accumulate = self._layer_target(layer, gradient)
             buffers = {"dy": gradient, "dx": into}
             self.writer.emit("input_gradient", buffers, layer=layer.module, accumulate=accumulate)
-        if changes and self.mode == "train":
+        if trains and waits:
             self.writer.emit("update", {}, layer=layer.module)
 
     def _batch_norm(self, operation: BatchNorm, gradient: int) -> None:
@@ -158,6 +165,14 @@ class BackwardPass:
             else:
                 self._own(root)
             self.writer.emit("add", {"to": self._gradients[root], "source": gradient})
+
+    def _layer_target(self, layer: Layer, gradient: int) -> tuple[int, bool]:
+        """The same for a layer, which may write where it finds its result's gradient."""
+        root = self.needs.root[layer.inputs[0]]
+        if is_plane_by_plane(layer) and root not in self._gradients and not self._holders(gradient):
+            self._gradients[root] = gradient
+            return gradient, False
+        return self._target(layer.inputs[0])
 
     def _target(self, name: str) -> tuple[int, bool]:
         """Where a contribution to a result's gradient is written, and whether it is added there."""

@@ -14,6 +14,7 @@ from fedmef.sparsity.operations import (
     BatchNorm,
     Cache,
     Concatenate,
+    Convolution,
     Flatten,
     Layer,
     LayerNorm,
@@ -77,7 +78,12 @@ class ForwardPass:
         if self.needs.reads_input(layer) and layer.cache.sparsity:
             self.caches[layer.name] = self._prune(source, self.shapes[layer.inputs[0]], layer.cache)
         total = None if isinstance(layer, Linear) and not layer.sparse else self._sum_of(layer, position)
-        result = self.writer.dense(self.shapes[layer.name]) if total is None else total
+        if total is not None:
+            result = total
+        elif is_plane_by_plane(layer) and self.needs.may_overwrite(source, position):
+            result = self.buffers[source]
+        else:
+            result = self.writer.dense(self.shapes[layer.name])
         self.writer.emit(
             "convolve",
             {"x": self.buffers[source], "y": result},
@@ -200,6 +206,19 @@ class ForwardPass:
         if self.needs.may_overwrite(name, position):
             return self.buffers[name]
         return self.writer.copied(self.buffers[name], self.shapes[name])
+
+
+def is_plane_by_plane(layer: Layer) -> bool:
+    """Whether a layer reads a whole plane before it writes one of the same size: it can work in place."""
+    return (
+        isinstance(layer, Convolution)
+        and layer.groups == layer.shape[0] > 1 == layer.shape[1]
+        and layer.stride == (1, 1)
+        and all(
+            2 * padding == dilation * (kernel - 1)
+            for padding, dilation, kernel in zip(layer.padding, layer.dilation, layer.shape[2:], strict=True)
+        )
+    )
 
 
 def is_fixed(images: int, shape: Shape, mode: Mode) -> bool:

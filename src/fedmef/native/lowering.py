@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from fedmef.native.arena import lifetimes, place
 from fedmef.native.backward import BackwardPass
 from fedmef.native.forward import ForwardPass, Mode
+from fedmef.native.fusion import fuse
 from fedmef.native.needs import Needs
 from fedmef.native.plan import Layout, Plan
 from fedmef.native.writer import Writer
@@ -29,13 +30,14 @@ def lower(
         writer.emit("logits", {"logits": logits}, classes=network.classes)
     else:
         BackwardPass(forward, mode).write()
-    lives = lifetimes(writer.instructions, len(writer.sizes))
+    instructions = fuse(writer.instructions)
+    lives = lifetimes(instructions, len(writer.sizes))
     bits = _bits(forward)
     if inspect:
         for buffer, _ in bits.values():
-            lives[buffer] = (lives[buffer][0], len(writer.instructions))
+            lives[buffer] = (lives[buffer][0], len(instructions))
     offsets = place(writer.sizes, lives)
-    return Plan(layout, tuple(writer.instructions), tuple(writer.sizes), tuple(offsets), bits)
+    return Plan(layout, tuple(instructions), tuple(writer.sizes), tuple(offsets), bits)
 
 
 def _trained(network: Network, mode: Mode, growing: Iterable[str]) -> set[str]:
