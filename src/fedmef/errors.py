@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class FedmefError(Exception):
@@ -63,6 +62,8 @@ class RejectedError(FedmefError):
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a table, with the nearest one that is."""
+    from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte that a device needs no other time)
+
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"

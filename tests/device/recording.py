@@ -1,6 +1,6 @@
 """A backend that trains nothing, and notes what it is asked to do. It shows what a backend must be."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -20,12 +20,14 @@ class RecordingBackend:
         self.loaded: list[tuple[State, int]] = []
         self.steps: list[tuple[Array, Array, float, Pull | None]] = []
         self.grown: list[tuple[Array, Array, dict[str, int]]] = []
+        self.shrunk = 0
 
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
         self.loaded.append((dict(state), seed))
 
-    def state(self) -> State:
-        return self.loaded[-1][0]
+    def state(self, names: Collection[str] | None = None) -> State:
+        state = self.loaded[-1][0]
+        return state if names is None else {name: state[name] for name in names}
 
     def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
         self.steps.append((images, labels, rate, pull))
@@ -38,3 +40,6 @@ class RecordingBackend:
 
     def predict(self, images: Array) -> Floats:
         return np.zeros((len(images), self.network.classes))
+
+    def shrink(self) -> None:
+        self.shrunk += 1

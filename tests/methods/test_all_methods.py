@@ -153,6 +153,9 @@ class RecordedTraining:
     def steps(self, epochs: float) -> int:
         return int(epochs) * 10
 
+    def layer(self, name: str) -> Model:
+        return self.model
+
     def fit(self, epochs: float, *, schedule: Callable[[int, Step | None], Any] | None = None) -> None:
         self.epochs.append(epochs)
         if schedule is not None:

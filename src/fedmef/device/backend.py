@@ -5,7 +5,7 @@ PyTorch (`fedmef.nn.backend`) executes any network, on a CPU or a GPU. Our own k
 found by its name, so a device never loads one that it does not use.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
@@ -58,8 +58,8 @@ class Backend(Protocol):
         """Take over a state; `seed` is for layers that draw random numbers, such as dropout."""
         ...
 
-    def state(self) -> State:
-        """The arrays as they are now. They may change with the next step: copy what must outlive it."""
+    def state(self, names: Collection[str] | None = None) -> State:
+        """The arrays as they are now, all or those named. They may change with the next step."""
         ...
 
     def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
@@ -72,6 +72,10 @@ class Backend(Protocol):
 
     def predict(self, images: Array) -> Floats:
         """Logits [n, classes]."""
+        ...
+
+    def shrink(self) -> None:
+        """Give back the memory that only steps need, if it can; the next one takes it again."""
         ...
 
 

@@ -24,35 +24,42 @@ class Device:
     """A device needs its data and its limits: what to train and how comes with every message.
 
     Attributes:
+        samples: its data, or what gives them, once it knows the network.
         open_backend: gives a backend for a network; devices of a simulation may share one as scratch space.
         store: what it keeps between rounds; None: every message must bring everything.
         find_method: the device halves that it has; a server cannot make it import anything else.
         most_weights: the largest network that it takes, active and pruned weights together; None: any.
         most_values: of all results of a network, for a batch, together; None: any number.
+        alone: the backend is its own, and so is its memory; devices of a simulation leave it as it is.
     """
 
     number: int
-    samples: Samples
+    samples: Samples | Callable[[Network], Samples]
     open_backend: Callable[[Network], Backend]
     store: Store | None = None
     find_method: Callable[[str], type[Method]] = find_builtin_method
     most_weights: int | None = MOST_WEIGHTS
     most_values: int | None = MOST_VALUES
+    alone: bool = True
 
     def train(self, message: bytes) -> bytes:
         """One round."""
         model, job = decode_broadcast(message, self.store, self.most_weights)
         del message  # where the caller has let go of it too, it is gone while the device trains
-        self._check(model.network, job)
         method, network = self._method(job)(), model.network
+        samples = self.samples(network) if callable(self.samples) else self.samples
+        self._check(samples, network, job)
         backend = self.open_backend(network)
         backend.load(model.state, derive_seed(job.seed, "device", job.round, self.number))
         del model
-        local = LocalTraining(self.number, backend, self.samples, job)
-        extras = method.train(local, job)
-        state, withheld = backend.state(), method.withheld(network)
+        local = LocalTraining(self.number, backend, samples, job)
+        extras, withheld = method.train(local, job), method.withheld(network)
+        if self.alone:
+            backend.shrink()
+        loss, state = local.mean_loss(), backend.state()
+        del local, backend  # if it is this device's own, it is gone before the answer takes memory
         weights = {name: state[name] for name in network.floats if name not in withheld}
-        update = Update(self.number, len(self.samples), local.mean_loss(), weights, extras)
+        update = Update(self.number, len(samples), loss, weights, extras)
         return encode_update(update, network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 
     def _method(self, job: Job) -> type[Method]:
@@ -61,19 +68,19 @@ class Device:
         except UserError as error:
             raise MessageError(str(error)) from None
 
-    def _check(self, network: Network, job: Job) -> None:
-        shape = self.samples.images.shape[1:]
+    def _check(self, samples: Samples, network: Network, job: Job) -> None:
+        shape = samples.images.shape[1:]
         if shape != network.input.shape:
             raise MessageError(
                 f"device {self.number} has images of shape {list(shape)}, the network takes "
                 f"{list(network.input.shape)}"
             )
-        values = sum(map(math.prod, network.shapes.values())) * min(job.batch_size, len(self.samples))
+        values = sum(map(math.prod, network.shapes.values())) * min(job.batch_size, len(samples))
         if self.most_values is not None and values > self.most_values:
             raise MessageError(
                 f"a step computes {values:,} values: device {self.number} takes at most {self.most_values:,}"
             )
-        labels = self.samples.labels[self.samples.indices]
+        labels = samples.labels[samples.indices]
         if not labels.size:
             raise MessageError(f"device {self.number} has no samples")
         if not 0 <= int(labels.min()) <= int(labels.max()) < network.classes:

@@ -6,7 +6,7 @@ results (`fedmef.native.lowering`). The extension executes it without calling ba
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from fedmef.native.assembly import assemble, open_runtime
 from fedmef.native.forward import Mode
 from fedmef.native.lowering import lower
 from fedmef.native.plan import Instruction, Layout, Plan
-from fedmef.sparsity.arrays import Array, Bits, Bytes, Floats, Integers
+from fedmef.sparsity.arrays import Array, Bits, Bytes, Floats, Integers, Places
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.masks import unpack_bits
 from fedmef.sparsity.model import State, check_state
@@ -51,7 +51,7 @@ class NativeBackend:
         self._inspect = inspect
         self._runtime = open_runtime(network, threads, _instructions(instructions))
         self._programs: dict[tuple[Mode, int, frozenset[str]], tuple[Plan, _kernels.Program]] = {}
-        self._marked: Mapping[str, Integers] | None = None
+        self._marked: Mapping[str, Places] | None = None
         self._last: tuple[Plan, _kernels.Program] | None = None
 
     @property
@@ -77,12 +77,14 @@ class NativeBackend:
                         f"the native kernels refuse the state of {operation.module}: {error}"
                     ) from None
 
-    def state(self) -> State:
+    def state(self, names: Collection[str] | None = None) -> State:
         state: State = {}
         for operation in self.network.operations:
             if isinstance(operation, Layer | BatchNorm):
-                state |= _stored(self._runtime, operation)
-        return {name: state[name] for name in self.network.arrays}
+                own = operation.arrays().keys()
+                if names is None or not own.isdisjoint(names):
+                    state |= _stored(self._runtime, operation)
+        return {name: state[name] for name in (self.network.arrays if names is None else names)}
 
     def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
         marked = {} if pull is None else pull.marked
@@ -96,6 +98,7 @@ class NativeBackend:
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         if unknown := sorted(counts.keys() - self.network.sparse_layers.keys()):
             raise UserError(f"growth_scores: no sparse layer is called '{unknown[0]}'")
+        self._mark({})  # they are of no use here, and take memory
         images, labels = self._images(images), _labels(labels)
         plan, program = self._last = self._program("growth", len(images), counts)
         for name, count in counts.items():
@@ -115,6 +118,10 @@ class NativeBackend:
             self._run(program, chunk)
             logits[start : start + len(chunk)] = program.last_logits().reshape(len(chunk), -1)
         return logits
+
+    def shrink(self) -> None:
+        """Programs are small: what goes is the arena and the scratch memory."""
+        self._runtime.shrink()
 
     def memory(self) -> dict[str, int]:
         """Bytes by purpose: arena, weights, indices and scratch."""
@@ -184,7 +191,7 @@ class NativeBackend:
             )
         return np.ascontiguousarray(images)
 
-    def _mark(self, marked: Mapping[str, Integers]) -> None:
+    def _mark(self, marked: Mapping[str, Places]) -> None:
         """Tell the layers which weights to pull; step after step they are the same."""
         if self._marked is marked or (not marked and not self._marked):
             return

@@ -1,6 +1,7 @@
 """One device's local training in one round, as a method's device half sees it."""
 
 import math
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,14 @@ class Samples:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def gather(self, chosen: Integers) -> tuple[Bytes, Integers]:
+        """Copies of some samples. Pages of a mapped file do not stay resident for it."""
+        gathered = self.images[chosen], self.labels[chosen]
+        for array in (self.images, self.labels):
+            if mapping := getattr(array, "_mmap", None):
+                mapping.madvise(mmap.MADV_DONTNEED)  # the system's cache still has them
+        return gathered
+
 
 class LocalTraining:
     """A device's model, its data and plain SGD."""
@@ -38,13 +47,17 @@ class LocalTraining:
         self.job = job
         self.losses: list[float] = []
         self._generator = generator_for(job.seed, "batches", job.round, device)
-        self._order = self._epochs()
+        self._order = _epochs(samples.indices, job, self._generator)
         self._epochs_trained = 0.0
 
     @property
     def model(self) -> Model:
         """The model as it is now; its arrays may change with the next step."""
         return Model(self.backend.network, self.backend.state())
+
+    def layer(self, name: str) -> Model:
+        """The model with the arrays of one sparse layer alone, which takes less memory."""
+        return Model(self.backend.network, self.backend.state([f"{name}.mask", f"{name}.values"]))
 
     def steps(self, epochs: float) -> int:
         """How many steps this many epochs take; a part of a step counts as one."""
@@ -87,10 +100,12 @@ class LocalTraining:
         """The mean training loss of all steps so far."""
         return float(np.mean(self.losses))
 
-    def _epochs(self) -> Iterator[Integers]:
-        while True:
-            yield from epoch(self.samples.indices, self.job.batch_size, self.job.left_over, self._generator)
-
     def _batch(self, chosen: Integers) -> tuple[Bytes, Integers]:
-        images = self.samples.images[chosen]
-        return augment(images, self._generator) if self.job.augment else images, self.samples.labels[chosen]
+        images, labels = self.samples.gather(chosen)
+        return augment(images, self._generator) if self.job.augment else images, labels
+
+
+def _epochs(indices: Integers, job: Job, generator: np.random.Generator) -> Iterator[Integers]:
+    """No method of `LocalTraining`: that would hold itself, and its backend, until the collector comes."""
+    while True:
+        yield from epoch(indices, job.batch_size, job.left_over, generator)

@@ -1,14 +1,14 @@
 """Budget-aware extrusion: empty the weights that are about to be pruned (FedMef, section 3.3)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmef.sparsity.adjustment import weakest
-from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.arrays import Places
 from fedmef.sparsity.model import Model
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Pull:
         strength: `λ`.
     """
 
-    marked: Mapping[str, Integers]
+    marked: Mapping[str, Places]
     strength: float
 
 
@@ -37,18 +37,18 @@ class Marked:
         norm: `||θ_low||₂` over all marked weights of the model, when they were marked.
     """
 
-    places: Mapping[str, Integers]
+    places: Mapping[str, Places]
     norm: float
 
 
-def mark_smallest(model: Model, counts: Mapping[str, int]) -> Marked:
-    """Mark `counts` weights of each layer named."""
-    layers = model.network.sparse_layers
-    places = {
-        name: weakest(model.positions(name), model.values(name), layers[name], count)
-        for name, count in counts.items()
-    }
-    squares = sum(float(np.square(model.values(name)[place]).sum()) for name, place in places.items())
+def mark_smallest(model_of: Callable[[str], Model], counts: Mapping[str, int]) -> Marked:
+    """Mark `counts` weights of each layer named; `model_of` gives a model that has at least that layer."""
+    places, squares = {}, 0.0
+    for name, count in counts.items():
+        model = model_of(name)
+        values, layer = model.values(name), model.network.sparse_layers[name]
+        places[name] = weakest(model.positions(name), values, layer, count).astype(np.int32)
+        squares += float(np.square(values[places[name]]).sum())
     return Marked(places, math.sqrt(squares))
 
 

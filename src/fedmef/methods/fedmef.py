@@ -5,6 +5,7 @@ rounds the devices extrude what low-magnitude weights know before the server pru
 adjustment is FedTiny's: the largest gradients at pruned positions go up, and the server drops and grows.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedmef.methods.base import Recipe
@@ -28,10 +29,12 @@ class FedMef(FedTiny):
         if not job.adjusts:
             return super().train(local, job)
         counts = adjustment_counts(local.model, job.adjustment_rate)
-        rate = BudgetAwareRate(job.initial_rate, job.learning_rate, local.steps(job.local_epochs))
-        extrusion = Extrusion(mark_smallest(local.model, counts), rate, self.strength(job))
-        local.fit(job.local_epochs, schedule=extrusion.schedule)
+        local.fit(job.local_epochs, schedule=self._extrusion(local, job, counts).schedule)
         return Extras(growth=local.growth_scores(counts))
+
+    def _extrusion(self, local: "LocalTraining", job: Job, counts: Mapping[str, int]) -> Extrusion:
+        rate = BudgetAwareRate(job.initial_rate, job.learning_rate, local.steps(job.local_epochs))
+        return Extrusion(mark_smallest(local.layer, counts), rate, self.strength(job))
 
     def strength(self, job: Job) -> float:
         """`λ`, the weight of the penalty on marked weights."""

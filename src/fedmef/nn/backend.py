@@ -1,7 +1,7 @@
 """The torch backend: any network, on a CPU or a GPU. The reference for every other one."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -50,9 +50,9 @@ class TorchBackend:
         if self.network.opaque is not None:
             self._random = torch.Generator().manual_seed(seed).get_state()
 
-    def state(self) -> State:
-        tensors = self.module.state_dict()
-        return {name: tensors[name].detach().cpu().numpy() for name in self.network.arrays}
+    def state(self, names: Collection[str] | None = None) -> State:
+        tensors, wanted = self.module.state_dict(), self.network.arrays if names is None else names
+        return {name: tensors[name].detach().cpu().numpy() for name in wanted}
 
     def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
         with self._running(training=True):
@@ -73,6 +73,9 @@ class TorchBackend:
         with self._running(training=False), torch.no_grad():
             logits: Floats = self.module(self.normalized(images)).cpu().numpy()
             return logits
+
+    def shrink(self) -> None:
+        """Between steps PyTorch holds nothing but the module."""
 
     def normalized(self, images: Array) -> Tensor:
         """The module's input. Normalised where it is used: uint8 is a quarter of the traffic to a GPU."""

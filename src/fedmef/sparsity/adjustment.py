@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmef.errors import UserError
-from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.arrays import Array, Bits, Integers, Places
 from fedmef.sparsity.operations import Layer
 from fedmef.sparsity.topk import smallest_magnitudes
 
@@ -43,19 +43,33 @@ def weakest(positions: Integers, values: Array, layer: Layer, count: int) -> Int
     """
     if layer.normalization is None:
         return smallest_magnitudes(values, count)
-    filters = positions // layer.filter_size
-    order = np.lexsort((-np.abs(values), filters))  # filter by filter, from the largest weight
-    first = np.searchsorted(filters, filters)  # where each weight's filter begins, in both orders
-    kept = order[np.arange(order.size) - first < 2]
-    free = np.setdiff1d(np.arange(values.size), kept, assume_unique=True)
+    filters = (positions // layer.filter_size).astype(np.int32)
+    free = np.flatnonzero(~_two_largest(np.abs(values), filters))
     return free[smallest_magnitudes(values[free], count)]
+
+
+def _two_largest(magnitudes: Array, filters: Places) -> Bits:
+    """Whether each weight is one of its filter's two largest, of equal ones the first; filters ascend."""
+    kept = np.zeros(magnitudes.size, dtype=np.bool_)
+    if not magnitudes.size:
+        return kept
+    starts = np.flatnonzero(np.diff(filters, prepend=-1))
+    lengths = np.diff(starts, append=magnitudes.size)
+    # A device has little memory: nothing is sorted, and nothing has 64 bits for each weight.
+    for _ in range(2):
+        peaks = np.repeat(np.maximum.reduceat(magnitudes, starts), lengths)
+        largest = np.flatnonzero(magnitudes == peaks)
+        largest = largest[np.flatnonzero(np.diff(filters[largest], prepend=-1))]
+        kept[largest] = True
+        magnitudes[largest] = -1
+    return kept
 
 
 def drop_and_grow(
     positions: Integers,
     values: Array,
     dropped: Integers,
-    candidates: Integers,
+    candidates: Places,
     scores: Array,
     initial: Array,
 ) -> tuple[Integers, Array]:
@@ -70,6 +84,7 @@ def drop_and_grow(
     Returns:
         The new positions, ascending, and their values: exactly as many as before.
     """
+    candidates = candidates.astype(np.int64, copy=False)
     if np.isin(candidates, positions).any():
         raise UserError("a candidate for growth is already active")
     count = min(dropped.size, candidates.size)

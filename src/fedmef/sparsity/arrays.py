@@ -9,4 +9,5 @@ Array: TypeAlias = NDArray[Any]
 Bits: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
+Places: TypeAlias = NDArray[np.signedinteger[Any]]  # in a layer: 32 bits where there are many and they stay
 Floats: TypeAlias = NDArray[np.floating[Any]]

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from fedmef.sparsity.arrays import Array, Integers
+from fedmef.sparsity.arrays import Array, Places
 
 
 @dataclass(frozen=True, eq=False)
 class GrowthScores:
     """The pruned positions of one layer whose gradients are largest, ascending, and these gradients."""
 
-    positions: Integers
+    positions: Places
     gradients: Array

@@ -66,7 +66,9 @@ def encode_update(
             raise FedmefError(f"the growth positions of {name} are not ascending and distinct")
         layer = layers[name]
         # Their number changes from round to round, and with it the scheme that is smallest.
-        code = encode_indices(scores.positions, layer.filters, layer.filter_size, "auto")
+        code = encode_indices(
+            scores.positions.astype(np.int64, copy=False), layer.filters, layer.filter_size, "auto"
+        )
         arrays[f"positions/{name}"] = code
         arrays[f"gradients/{name}"] = scores.gradients
     for name, mask in extras.masks.items():

@@ -64,7 +64,14 @@ class Fleet:
         train = self.dataset.train
         samples = Samples(train.images, train.labels, self.shares[number])
         return Device(
-            number, samples, self._open_backend, self.store, find_method, most_weights=None, most_values=None
+            number,
+            samples,
+            self._open_backend,
+            self.store,
+            find_method,
+            most_weights=None,
+            most_values=None,
+            alone=False,
         )
 
     def _open_backend(self, network: Network) -> Backend:

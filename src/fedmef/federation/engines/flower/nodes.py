@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedmef.device.lost import LONGEST_REASON
 from fedmef.errors import FedmefError, UserError
-from fedmef.federation.engines.base import LONGEST_REASON
 from fedmef.federation.engines.flower.translation import MalformedError, device_of, which_device_message
 
 QUERY_SECONDS = 60.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from fedmef.device.lost import LONGEST_REASON, LONGEST_TRACE, Lost
 from fedmef.errors import FedmefError, MessageError, NotHeldError
-from fedmef.federation.engines.base import LONGEST_REASON, LONGEST_TRACE, Lost
 
 
 def caught(error: Exception) -> Lost:

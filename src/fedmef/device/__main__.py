@@ -1,0 +1,86 @@
+"""One device, without PyTorch: a broadcast in, an update out.
+
+    python -m fedmef.device MESSAGE ANSWER --data FOLDER     a round: two files
+    python -m fedmef.device --serve --data FOLDER            rounds through stdin and stdout, see process.py
+
+Whatever brings the files here will do.
+
+    --data WHERE      folder of arrays or of images, or module:function (see own_data.py)
+    --number N        which device this is (default 0)
+    --store FOLDER    keeps masks and the network between rounds (default: each message must bring all)
+    --memory SIZE     let the process have no more than this, such as 64MB
+    --method NAME     a method of your own that the server may ask for, module:Class
+    --trust-server    take networks of any size
+"""
+
+import sys
+
+sys.modules.setdefault("_hashlib", None)  # type: ignore[arg-type]  # Python's own hashes do; OpenSSL takes 3.5 MB
+
+from collections.abc import Sequence  # noqa: E402
+from getopt import GetoptError, gnu_getopt  # noqa: E402  (argparse takes 1.5 MB)
+from pathlib import Path  # noqa: E402
+
+from fedmef.device.enforced import enforce_limit, parse_bytes  # noqa: E402
+from fedmef.device.measured import measured  # noqa: E402
+from fedmef.device.own_data import open_own_data  # noqa: E402
+from fedmef.device.process import native_device, private_streams, serve  # noqa: E402
+from fedmef.device.resident import give_back_freed_memory  # noqa: E402
+from fedmef.errors import FedmefError, UserError  # noqa: E402
+from fedmef.wire.container import MAXIMUM_BYTES  # noqa: E402
+from fedmef.wire.files import read_bounded, write_atomically  # noqa: E402
+
+OPTIONS = ["data=", "number=", "store=", "memory=", "method=", "trust-server", "serve", "help"]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0 for an answer, 2 for a mistake in the arguments, 1 for anything else."""
+    try:
+        return _work(arguments)
+    except MemoryError:
+        print("fedmef.device: out of memory", file=sys.stderr)
+        return 1
+    except (FedmefError, OSError) as error:
+        print(f"fedmef.device: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, FedmefError) else 1
+
+
+def _work(arguments: Sequence[str]) -> int:
+    try:
+        given, files = gnu_getopt(list(arguments), "h", OPTIONS)
+    except GetoptError as error:
+        raise UserError(f"{error}; --help lists what there is") from None
+    options = {name.removeprefix("--"): value for name, value in given}
+    if options.keys() & {"help", "-h"}:
+        print(__doc__)
+        return 0
+    if len(files) != (0 if "serve" in options else 2):
+        raise UserError("give MESSAGE and ANSWER, two files, or --serve")
+    if "data" not in options:
+        raise UserError("--data is missing: a folder of arrays or of images, or module:function")
+    if not (number := options.get("number", "0")).isdecimal():
+        raise UserError(f"--number {number}: must be a number from 0 on")
+    limit = parse_bytes(options["memory"]) if "memory" in options else None
+    give_back_freed_memory()
+    store = Path(options["store"]) if "store" in options else None
+    device = native_device(
+        open_own_data(options["data"], store or Path(options["data"])),
+        number=int(number),
+        store=store,
+        methods=[value for name, value in given if name == "--method"],
+        trusts_server="trust-server" in options,
+    )
+    if limit is not None:
+        enforce_limit(limit)
+    if "serve" in options:
+        serve(device, *private_streams())
+        return 0
+    with measured() as costs:
+        answer = device.train(read_bounded(Path(files[0]), MAXIMUM_BYTES))
+        write_atomically(Path(files[1]), answer)
+    print(f"{costs.seconds:.2f} s, at most {costs.peak_memory / 1e6:.1f} MB resident", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
