@@ -127,13 +127,14 @@ def test_growth_agrees(name: str, recipe: str, batch: int) -> None:
         )
 
 
+@pytest.mark.parametrize("instructions", available())
 @pytest.mark.parametrize("batch", [3, 16])
 @pytest.mark.parametrize("recipe", ["nsconv", "sparse"])
-def test_bits_do_not_depend_on_the_number_of_threads(recipe: str, batch: int) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(recipe: str, batch: int, instructions: str) -> None:
     model, images, labels = modelled("preact_resnet", recipe)
     results = []
     for threads in (1, 2, 4):
-        backend = NativeBackend(model.network, threads)
+        backend = NativeBackend(model.network, threads, instructions)
         backend.load(model.state)
         losses = [backend.step(images[:batch], labels[:batch], 0.1).loss for _ in range(3)]
         grown = backend.growth(images[:batch], labels[:batch], dict.fromkeys(model.network.sparse_layers, 3))
