@@ -25,8 +25,8 @@ class Passes:
     """A runtime with some layers on images of one channel, and a program whose buffers have room for any."""
 
     def __init__(self, instructions: str, small: bool) -> None:
-        one = np.ones(1, np.float32)
-        self.runtime = Runtime(instructions, 1, (1, SIDE, SIDE), one / 255, one * 0)
+        scale, shift = np.full(1, 1 / 255, np.float32), np.zeros(1, np.float32)
+        self.runtime = Runtime(instructions, 1, (1, SIDE, SIDE), scale, shift)
         generator = np.random.default_rng(0)
         self.weights = {}
         for name, filters in FILTERS.items():
