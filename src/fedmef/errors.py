@@ -62,7 +62,7 @@ class RejectedError(FedmefError):
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not in a table, with the nearest one that is."""
-    from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte that a device needs no other time)
+    from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte, for this error only)
 
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.4)
