@@ -115,13 +115,15 @@ def native_device(
         samples,
         lambda network: NativeBackend(network, threads=threads),
         Store(store) if store is not None else None,
-        _finder(tuple(methods)),
+        method_finder(tuple(methods)),
         most_weights=None if trusts_server else MOST_WEIGHTS,
         most_values=None if trusts_server else MOST_VALUES,
     )
 
 
-def _finder(own: tuple[str, ...]) -> Callable[[str], type[Method]]:
+def method_finder(own: tuple[str, ...]) -> Callable[[str], type[Method]]:
+    """The methods that a server may ask for: ours, and a device's own that are named here."""
+
     def find(name: str) -> type[Method]:
         if name not in own:
             return find_builtin_method(name)

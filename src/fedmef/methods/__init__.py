@@ -47,7 +47,14 @@ def find_builtin_method(name: str) -> type[Method]:
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     module, kind = METHODS[name]
-    method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
+    try:
+        method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UserError(
+            f"method = '{name}': it needs PyTorch, which is not installed here; install torch, or use another"
+        ) from None
     return method
 
 
