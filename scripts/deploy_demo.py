@@ -99,10 +99,12 @@ class Deployment:
         """Let the SuperLink know a SuperNode's public key."""
         self.call("flwr", "supernode", "register", f"keys/{name}.pub", "fleet")
 
-    def start_supernode(self, name: str, device: int, *more: str, data: Path | None = None) -> None:
+    def start_supernode(
+        self, name: str, device: int, *more: str, data: Path | None = None
+    ) -> subprocess.Popen[bytes]:
         """A SuperNode: one device, with its own data or what the app gives it."""
         config = f"partition-id={device}" + (f' data="{data}"' if data else "")
-        self.start(
+        return self.start(
             name,
             *("flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
             *("--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", f"keys/{name}"),

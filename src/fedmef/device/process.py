@@ -115,15 +115,13 @@ def native_device(
         samples,
         lambda network: NativeBackend(network, threads=threads),
         Store(store) if store is not None else None,
-        method_finder(tuple(methods)),
+        _finder(tuple(methods)),
         most_weights=None if trusts_server else MOST_WEIGHTS,
         most_values=None if trusts_server else MOST_VALUES,
     )
 
 
-def method_finder(own: tuple[str, ...]) -> Callable[[str], type[Method]]:
-    """The methods that a server may ask for: ours, and a device's own that are named here."""
-
+def _finder(own: tuple[str, ...]) -> Callable[[str], type[Method]]:
     def find(name: str) -> type[Method]:
         if name not in own:
             return find_builtin_method(name)

@@ -132,7 +132,7 @@ def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, None),
         ({"method": "fedavg"}, None),
         ({"model": f"{OWN}:opaque_network", "width": None}, "PyTorch is not installed"),
-        ({"method": "prunefl"}, "method = 'prunefl': it needs PyTorch, which is not installed here"),
+        ({"method": "prunefl"}, "torch is not installed"),
         ({"method": "zerofl"}, "PyTorch is not installed, and the other backend: the method needs torch"),
     ],
 )

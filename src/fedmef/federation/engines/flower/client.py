@@ -21,10 +21,10 @@ from fedmef.device.backend import Backend, open_backend
 from fedmef.device.choice import BackendName
 from fedmef.device.device import MOST_WEIGHTS, Device
 from fedmef.device.own_data import OpenSamples, open_own_data
-from fedmef.device.process import method_finder
 from fedmef.device.resident import give_back_freed_memory
 from fedmef.device.training import Samples
 from fedmef.errors import UserError
+from fedmef.experiment.names import load_object
 from fedmef.federation.engines.flower.translation import (
     content_of,
     device_number,
@@ -32,6 +32,7 @@ from fedmef.federation.engines.flower.translation import (
     take_content,
     train_reply,
 )
+from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
 from fedmef.wire.job import read_job
 from fedmef.wire.store import Store
@@ -113,7 +114,7 @@ def _device(number: int, method: str, context: Context, settings: _Settings) -> 
         _samples(number, context, settings.load_data),
         partial(_backend, settings, method),
         store_of(context),
-        method_finder(settings.methods),
+        partial(_find_method, settings.methods),
         settings.most_weights,
     )
 
@@ -145,8 +146,18 @@ def _backend(settings: _Settings, method: str, network: Network) -> Backend:
         settings.backend,
         accelerator=settings.accelerator,
         module=own(network) if own is not None else None,
-        needs_torch=method_finder(settings.methods)(method).needs_torch,
+        needs_torch=_find_method(settings.methods, method).needs_torch,
     )
+
+
+def _find_method(own: tuple[str, ...], name: str) -> type[Method]:
+    """A server may ask for the methods that the app names, and for ours."""
+    if name not in own:
+        return find_builtin_method(name)
+    method = load_object("method", name)
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UserError(f"method '{name}' is no fedmef.methods.Method: correct methods=... of client_app")
+    return method
 
 
 def store_of(context: Context) -> Store:
