@@ -28,6 +28,9 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
+# On devices: glibc has one heap for all threads, and gives large blocks back as soon as they are free.
+SMALL = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
 
 class Deployment:
     """An app's SuperLink and SuperNodes on this machine. Leaving the block stops what is still running.
@@ -41,7 +44,7 @@ class Deployment:
         self.folder = folder
         self.port = free_port()
         self.environment = _environment(folder, BIN)
-        self._on_devices = _environment(folder, devices)
+        self._on_devices = _environment(folder, devices) | SMALL
         if devices != BIN:
             self._on_devices.pop("PYTHONPATH", None)  # it may lead to what devices must not have
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
