@@ -66,7 +66,9 @@ def serve(open_device: Callable[[], Device], messages: BinaryIO, answers: Binary
             raise MessageError(f"a request of {len(header)} bytes: it ends too early")
         number, chosen, length = REQUEST.unpack(header)
         if chosen > MOST_SAMPLES_BYTES or chosen % SAMPLE_BYTES or length > MAXIMUM_BYTES:
-            raise MessageError(f"a request with {chosen:,} bytes of samples' numbers and {length:,} of message")
+            raise MessageError(
+                f"a request with {chosen:,} bytes of samples' numbers and {length:,} of message"
+            )
         unread = chosen + length
         try:
             indices = _read(messages, chosen)

@@ -15,7 +15,7 @@ def start_engine(fleet: Fleet) -> Engine:
     workers = min(experiment.workers or _cores(), experiment.devices_per_round)
     wanted = experiment.engine
     if wanted == "auto":
-        # One GPU is faster with one process at a time; a limit can be enforced on a device's own process only.
+        # One GPU is faster with one process at a time. A limit is enforced on a process of its own only.
         several = workers > 1 or experiment.device_memory is not None
         wanted = "processes" if several and experiment.accelerator == "cpu" else "inline"
     if wanted == "inline":

@@ -71,20 +71,8 @@ class ProcessEngine:
             for worker, event in self._awaited(bool(waiting)):
                 if not worker.ready:
                     self._welcome(worker)
-                    continue
-                device = worker.device
-                if device is None or worker not in self._workers:
-                    continue  # it was awaited twice, to read and to write
-                try:
-                    if event & selectors.EVENT_WRITE:
-                        worker.send_more()
-                    answer = worker.receive() if event & selectors.EVENT_READ else None
-                except (EOFError, OSError):
-                    answers[device] = self._replace_dead(worker)
-                    continue
-                if answer is not None:
-                    answers[device] = answer
-                    worker.device = None
+                elif worker.device is not None and worker in self._workers:  # it may be awaited twice
+                    answers |= self._talk(worker, worker.device, event)
             for worker in list(self._workers):
                 if worker.device is not None and worker.due is not None and time.monotonic() > worker.due:
                     assert self._deadline is not None
@@ -113,6 +101,19 @@ class ProcessEngine:
             return self._replace_dead(worker)
         return None
 
+    def _talk(self, worker: Worker, device: int, event: int) -> dict[int, Answer | Lost]:
+        """Bring a worker more of its message, or take what it says; its device's answer, if that is all."""
+        try:
+            if event & selectors.EVENT_WRITE:
+                worker.send_more()
+            answer = worker.receive() if event & selectors.EVENT_READ else None
+        except (EOFError, OSError):
+            return {device: self._replace_dead(worker)}
+        if answer is None:
+            return {}
+        worker.device = None
+        return {device: answer}
+
     def _awaited(self, more: bool) -> list[tuple[Worker, int]]:
         """The workers that can be talked to, and how, at the latest when a deadline is over."""
         awaited = [worker for worker in self._workers if worker.device is not None or not worker.ready]
@@ -124,6 +125,8 @@ class ProcessEngine:
                     selector.register(worker.answers, selectors.EVENT_READ, worker)
                 if (unsent := worker.unsent) is not None:
                     selector.register(unsent, selectors.EVENT_WRITE, worker)
+            if not selector.get_map():
+                return []  # every device was lost at once
             return [(key.data, event) for key, event in selector.select(timeout)]
 
     def _result(self, device: int, message: bytes, answer: Answer | Lost) -> bytes | Lost:

@@ -76,7 +76,7 @@ class Worker(ABC):
 
 @contextmanager
 def blocked_signals() -> Iterator[None]:
-    """A process that is started in the block never gets these: Ctrl-C reaches the group, the parent decides."""
+    """What is started in the block never gets them: Ctrl-C reaches the whole group, the parent decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
