@@ -255,6 +255,25 @@ def test_a_process_says_on_the_pipe_why_it_cannot_start(tmp_path: Path) -> None:
 
 
 @needs_kernels
+def test_a_process_whose_answers_nobody_reads_ends_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    command = [sys.executable, "-m", "fedmef.device", "--serve", "--data", "noisy:data"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, **streams) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(ANSWER.size)
+        process.stdout.close()
+        process.stdin.write(request(0, message()))
+        process.stdin.close()
+        said = process.stderr.read()
+    assert process.returncode == 1
+    assert [line for line in said.splitlines() if not line.startswith(b"noise")] == []
+
+
+@needs_kernels
 def test_a_process_that_is_sent_nonsense_ends_with_an_error(tmp_path: Path) -> None:
     images, labels = samples().images[:8], samples().labels[:8]
     np.save(tmp_path / "images.npy", images)

@@ -78,7 +78,10 @@ def _work(arguments: Sequence[str]) -> int:
         return device
 
     if "serve" in options:
-        return serve(open_device, *private_streams())
+        try:
+            return serve(open_device, *private_streams())
+        except BrokenPipeError:  # whoever sent the message is gone
+            return 1
     device = open_device()
     with measured() as costs:
         answer = device.train(read_bounded(Path(files[0]), MAXIMUM_BYTES))

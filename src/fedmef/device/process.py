@@ -40,7 +40,8 @@ SKIPPED_BYTES = 2**16
 
 def private_streams() -> tuple[BinaryIO, BinaryIO]:
     """Where messages come from and answers go: what else prints or reads must not disturb them."""
-    messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # No buffer for answers: where nobody reads them any more, it would complain when the process ends.
+    messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -53,7 +54,7 @@ def serve(open_device: Callable[[], Device], messages: BinaryIO, answers: Binary
     """Answer until no more messages come. The first answer, to no message, says that it is ready, or why not.
 
     Gives the process's exit code. Raises `MessageError` for what is no request: nobody knows where the next
-    one would begin.
+    one would begin; and `BrokenPipeError` when nobody waits for an answer any more.
     """
     try:
         device = open_device()
@@ -130,9 +131,10 @@ def _failed(device: int, error: Exception) -> tuple[int, Measured, bytes]:
 
 
 def _write(answers: BinaryIO, status: int, costs: Measured, content: bytes) -> None:
-    answers.write(ANSWER.pack(status, costs.seconds, costs.peak_memory, len(content)))
-    answers.write(content)
-    answers.flush()
+    for part in (ANSWER.pack(status, costs.seconds, costs.peak_memory, len(content)), content):
+        unwritten = memoryview(part)
+        while unwritten:
+            unwritten = unwritten[answers.write(unwritten) :]
 
 
 def native_device(

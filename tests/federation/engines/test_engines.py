@@ -33,7 +33,7 @@ EVERY_ENGINE = [
 # Their workers differ: the shipped device on native, a process with all of the simulation on torch.
 BACKENDS = [
     pytest.param("native", marks=pytest.mark.skipif(bool(missing_kernels()), reason="no kernels")),
-    "torch",
+    pytest.param("torch", marks=pytest.mark.slow),
 ]
 
 

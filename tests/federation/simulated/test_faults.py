@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
 # Their workers differ: the shipped device on native, a process with all of the simulation on torch.
 BACKENDS = [
     pytest.param("native", marks=pytest.mark.skipif(bool(missing_kernels()), reason="no kernels")),
-    "torch",
+    pytest.param("torch", marks=pytest.mark.slow),
 ]
 MANY = "drop=0.3,slow=0.1,corrupt=0.05,kill=0.02"
 

@@ -56,7 +56,7 @@ class LightWorker(Worker):
         self._devices = devices
         self._unsent: list[memoryview] = []
         self._received = bytearray()
-        path = os.pathsep.join(part or str(Path.cwd()) for part in sys.path)
+        path = os.pathsep.join(dict.fromkeys(part or str(Path.cwd()) for part in sys.path))
         with ExitStack() as made:
             self._group = _group(devices.limit, made)
             with blocked_signals():
@@ -90,6 +90,7 @@ class LightWorker(Worker):
     def send(self, message: bytes) -> None:
         assert self.device is not None
         share = self._devices.shares[self.device].tobytes()
+        assert share  # to the device, none would mean all
         header = REQUEST.pack(self.device, len(share), len(message))
         self._unsent = [memoryview(header + share), memoryview(message)]
         self.send_more()
@@ -130,7 +131,7 @@ class LightWorker(Worker):
             if self.ready:
                 return f"out of memory: its process was killed at the limit of {human_bytes(limit)}"
             return f"device_memory = {human_bytes(limit)}: a device's process cannot even start; give it more"
-        return f"its worker process {'died' if self.ready else 'could not start'}: {KILLED}"
+        return f"{'its worker process died' if self.ready else 'a worker process could not start'}: {KILLED}"
 
     def dismiss(self) -> None:
         self._messages.close()
