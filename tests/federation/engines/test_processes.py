@@ -22,7 +22,7 @@ from fedmef.device.choice import missing_kernels
 from fedmef.device.process import ANSWER, DONE
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines import Lost, light
+from fedmef.federation.engines import Lost, process_limit
 from fedmef.federation.engines.light import Devices, LightWorker
 from fedmef.federation.engines.processes import RESTARTS, ProcessEngine, WorkerError
 from fedmef.federation.engines.spawned import FAILED, SpawnedWorker, work
@@ -227,7 +227,7 @@ def test_a_worker_that_says_what_is_no_answer_costs_one_update(
 def limited_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who enforces a limit: the kernel kills a member of a group, or an allocation fails."""
     if request.param == "itself":
-        monkeypatch.setattr(light, "_group", lambda limit, made: None)
+        monkeypatch.setattr(process_limit, "_make_group", lambda limit, made: None)
     kind: str = request.param
     return kind
 
@@ -244,6 +244,27 @@ def test_a_device_out_of_memory_costs_its_own_update(tmp_path: Path, limited_by:
         assert isinstance(engine.train(simulation.messages(1, round_number=1))[1], bytes)
     if limited_by == "group":
         assert "killed at the limit of 80.0 MB" in lost_reason(answers[1])
+
+
+@needs_kernels
+def test_a_limit_is_of_all_that_is_resident_libraries_included(
+    tmp_path: Path, limited_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that takes 10 MB more fits when the limit is 20 MB above what it takes, but not at 5 MB."""
+    simulation = Simulation(tmp_path, method=HUNGRY, backend="native")
+    with ProcessEngine(simulation.fleet, 1) as engine:
+        engine.train(simulation.messages(0))
+        usual = engine.reports[0].peak_memory
+    monkeypatch.setenv("HUNGRY_MEGABYTES", "10")
+    for room, fits in ((20_000_000, True), (5_000_000, False)):
+        limited = simulation.experiment.model_copy(update={"device_memory": usual + room})
+        with ProcessEngine(dataclasses.replace(simulation.fleet, experiment=limited), 1) as engine:
+            (answer,) = engine.train(simulation.messages(1)).values()
+        if fits:
+            assert isinstance(answer, bytes)
+            assert usual + 9_000_000 < engine.reports[0].peak_memory < usual + 11_500_000
+        else:
+            assert "out of memory" in lost_reason(answer)
 
 
 @needs_kernels
@@ -279,11 +300,13 @@ def test_a_run_continues_without_the_device_that_is_out_of_memory(tmp_path: Path
 
 
 @needs_kernels
+@pytest.mark.parametrize("limit", ["8MB", "28MB"])
 def test_a_limit_in_which_not_even_the_process_fits_is_said_at_the_start(
-    tmp_path: Path, limited_by: str
+    tmp_path: Path, limited_by: str, limit: str
 ) -> None:
-    simulation = Simulation(tmp_path, backend="native", device_memory="8MB")
-    with pytest.raises(FedmefError, match=r"memory = 8.*give it more"):
+    """With 28 MB it starts in a group, which does not count libraries that are in memory before."""
+    simulation = Simulation(tmp_path, backend="native", device_memory=limit)
+    with pytest.raises(FedmefError, match=r"memory = (8|28).*give it more"):
         ProcessEngine(simulation.fleet, 1)
     assert workers() == []
 
@@ -293,14 +316,14 @@ def test_a_limit_in_which_not_even_the_process_fits_is_said_at_the_start(
 def test_groups_go_with_their_workers_and_those_of_killed_processes_later(tmp_path: Path) -> None:
     simulation = Simulation(tmp_path, method=HUNGRY, backend="native", device_memory="80MB")
     with ProcessEngine(simulation.fleet, 1) as engine:
-        group = one_worker(engine)._group
+        group = one_worker(engine)._limit.group
         ended = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True)
         abandoned = group.folder.with_name(f"fedmef-{int(ended.stdout)}-1")
         abandoned.mkdir()
         engine.train(simulation.messages(1))
         assert not group.folder.exists()
         assert not abandoned.exists()
-        group = one_worker(engine)._group
+        group = one_worker(engine)._limit.group
         assert group.folder.exists()
     assert not group.folder.exists()
 

@@ -1,7 +1,6 @@
 """A worker that is the shipped device and nothing else: `python -m fedmef.device --serve`.
 
-What it measures of itself is what a device's whole process takes, and it can be held to a limit: by a control
-group where this process may make one, otherwise by the limit that the device sets itself (`enforced.py`).
+What it measures of itself is what a device's whole process takes, and it can be held to a limit.
 """
 
 import os
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmef.costs.units import human_bytes
-from fedmef.device.cgroup import MemoryGroup, memory_group
 from fedmef.device.lost import Lost
 from fedmef.device.process import ANSWER, DONE, FAILED, REQUEST
-from fedmef.errors import UserError
+from fedmef.federation.engines.process_limit import ProcessLimit
 from fedmef.federation.engines.worker import KILLED, ONE_THREAD, Answer, Worker, blocked_signals
 from fedmef.sparsity.arrays import Integers
 from fedmef.wire.container import MAXIMUM_BYTES
@@ -57,27 +55,24 @@ class LightWorker(Worker):
         self._unsent: list[memoryview] = []
         self._received = bytearray()
         path = os.pathsep.join(dict.fromkeys(part or str(Path.cwd()) for part in sys.path))
-        with ExitStack() as made:
-            self._group = _group(devices.limit, made)
-            with blocked_signals():
-                self.process = subprocess.Popen(
-                    self._command(),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    bufsize=0,
-                    env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
-                )
-            self._resources = made.pop_all()
+        self._limit = None if devices.limit is None else ProcessLimit(devices.limit)
+        command = devices.command()
+        with ExitStack() as failed, blocked_signals():
+            if self._limit is not None:
+                failed.callback(self._limit.close)
+                command = self._limit.command(command)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},
+            )
+            failed.pop_all()
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._messages, self._answers = self.process.stdin, self.process.stdout
         os.set_blocking(self._messages.fileno(), False)  # it may be stopped, and never read
-
-    def _command(self) -> list[str]:
-        command = self._devices.command()
-        if self._group is not None:
-            return self._group.command(command)
-        return command if self._devices.limit is None else [*command, "--memory", str(self._devices.limit)]
 
     @property
     def answers(self) -> int:
@@ -120,17 +115,22 @@ class LightWorker(Worker):
         self._received = bytearray()
         if status == FAILED:
             return Lost.from_text(content.decode(errors="replace"))
+        if (
+            not self.ready
+            and self._limit is not None
+            and (problem := self._limit.count_libraries(self.process.pid))
+        ):
+            return Lost(problem)
         return Answer(content, seconds, peak_memory)
 
     def kill(self) -> None:
         self.process.kill()
 
     def cause_of_death(self) -> str:
-        limit = self._devices.limit
-        if limit is not None and self._group is not None and self._group.killed:
-            if self.ready:
-                return f"out of memory: its process was killed at the limit of {human_bytes(limit)}"
-            return f"device_memory = {human_bytes(limit)}: a device's process cannot even start; give it more"
+        if self._limit is not None and self._limit.exceeded:
+            if not self.ready:
+                return self._limit.too_small("cannot even start")
+            return f"out of memory: its process was killed at the limit of {human_bytes(self._limit.limit)}"
         return f"{'its worker process died' if self.ready else 'a worker process could not start'}: {KILLED}"
 
     def dismiss(self) -> None:
@@ -143,19 +143,5 @@ class LightWorker(Worker):
         self.process.wait()
         self._messages.close()
         self._answers.close()
-        self._resources.close()
-
-
-def _group(limit: int | None, made: ExitStack) -> MemoryGroup | None:
-    """A control group with this limit; None when there is no limit, or no right to make one."""
-    if limit is None:
-        return None
-    try:
-        group = made.enter_context(memory_group(limit))
-    except UserError:
-        return None
-    for other in group.folder.parent.glob("fedmef-*-*"):  # of processes that were killed
-        if not Path("/proc", other.name.split("-")[1]).exists():
-            with suppress(OSError):
-                other.rmdir()
-    return group
+        if self._limit is not None:
+            self._limit.close()
