@@ -259,8 +259,8 @@ def test_a_process_whose_answers_nobody_reads_ends_in_silence(tmp_path: Path) ->
     (tmp_path / "noisy.py").write_text(NOISY)
     command = [sys.executable, "-m", "fedmef.device", "--serve", "--data", "noisy:data"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, **streams) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -115,12 +115,10 @@ class LightWorker(Worker):
         self._received = bytearray()
         if status == FAILED:
             return Lost.from_text(content.decode(errors="replace"))
-        if (
-            not self.ready
-            and self._limit is not None
-            and (problem := self._limit.count_libraries(self.process.pid))
-        ):
-            return Lost(problem)
+        if not self.ready and self._limit is not None:
+            problem = self._limit.count_libraries(self.process.pid)
+            if problem:
+                return Lost(problem)
         return Answer(content, seconds, peak_memory)
 
     def kill(self) -> None:

@@ -24,9 +24,9 @@ class ProcessLimit:
 
     def command(self, command: list[str]) -> list[str]:
         """What starts the process within the limit."""
-        return (
-            self.group.command(command) if self.group is not None else [*command, "--memory", str(self.limit)]
-        )
+        if self.group is None:
+            return [*command, "--memory", str(self.limit)]
+        return self.group.command(command)
 
     def count_libraries(self, process: int) -> str:
         """Call it when the process has started: why it does not fit, or ""."""
@@ -75,7 +75,8 @@ def _abandoned(parent: Path) -> Iterator[Path]:
 
 def _status(process: int, name: str) -> int:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    sizes = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(sizes, 0)  # one that has just died has none
 
 
 def _mapped(group: MemoryGroup) -> int:
