@@ -197,7 +197,8 @@ double run(Program& program, const In<uint8_t, 4>& images, const std::optional<I
   const uint8_t* pixels = images.data();
   const size_t count = images.size(), label_count = labels ? labels->size() : 0;
   const int64_t* classes = labels ? labels->data() : nullptr;
-  nb::gil_scoped_release release;
+  const Runtime::InUse in_use(program.runtime());
+  const nb::gil_scoped_release release;
   return program.run(pixels, count, classes, label_count, descent);
 }
 
@@ -271,8 +272,16 @@ void bind_program(nb::module_& module) {
       .def("run", run, "images"_a.noconvert(), "labels"_a.noconvert().none(), "rate"_a = 0.0f, "pull"_a = 0.0f,
            "momentum"_a = 0.0f, "weight_decay"_a = 0.0f, "record"_a = false)
       .def_rw("timed", &Program::timed)
-      .def("seconds", [](const Program& program) { return to_numpy(program.seconds()); })
-      .def("last_logits", [](const Program& program) { return to_numpy(program.last_logits()); })
+      .def("seconds",
+           [](const Program& program) {
+             program.runtime().check_idle();
+             return to_numpy(program.seconds());
+           })
+      .def("last_logits",
+           [](const Program& program) {
+             program.runtime().check_idle();
+             return to_numpy(program.last_logits());
+           })
       .def("content", [](const Program& program, int buffer) { return to_numpy(program.content(buffer)); });
 }
 

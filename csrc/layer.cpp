@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "checked.h"
+#include "release.h"
 
 namespace fedmef {
 
@@ -54,11 +55,6 @@ void add_bias(const Pass& pass, const Shape& shape, const float* bias, float* y)
     for (size_t i = 0; i < shape.plane(); ++i, pixel += lanes)
       for (int lane = 0; lane < filled; ++lane) pixel[lane] += value;
   });
-}
-
-template <class Element>
-size_t bytes_of(const std::vector<Element>& elements) {
-  return elements.size() * sizeof(Element);
 }
 
 }  // namespace
@@ -139,7 +135,7 @@ void Layer::mark(const int64_t* places, size_t count) {
   const size_t active = values.values.size();
   for (size_t i = 0; i < count; ++i)
     require(places[i] >= 0 && size_t(places[i]) < active, "a marked weight is beyond the layer's active ones");
-  marked_ = {};
+  release(marked_);
   if (count == 0) return;
   marked_.reserve(count);
   const std::vector<uint32_t> moved = stream_places(plan_);
@@ -164,7 +160,10 @@ void Layer::reserve(Scratch& scratch, bool backward) const {
 void Layer::prepare(const Pass& pass) {
   const bool small = pass.layout.lanes == 1;
   if (settings_.linear || plan_.small == small) return;
-  choose_offsets(pass.kernels, plan_, settings_.sparse ? mask(pass.kernels).data() : nullptr, small);
+  const std::vector<uint8_t> active = mask(pass.kernels);
+  loaded_ = false;  // stays so if there is not enough memory
+  choose_offsets(pass.kernels, plan_, settings_.sparse ? active.data() : nullptr, small);
+  loaded_ = true;
 }
 
 const float* Layer::effective(const Pass& pass) {
@@ -181,7 +180,6 @@ void Layer::forward(const Pass& pass, const float* x, float* y, bool accumulate,
     pass.kernels.rectify(pass.threads, y, pass.layout.elements(settings_.output), then);
     return;
   }
-  prepare(pass);
   if (settings_.normalization)
     measure_filters(pass.kernels, pass.threads, plan_, *settings_.normalization, values.values.data(), statistics_);
   if (accumulate && settings_.bias) add_bias(pass, settings_.output, biases(), y);
@@ -204,7 +202,6 @@ void Layer::input_gradient(const Pass& pass, const float* dy, float* dx, bool ac
 
 void Layer::transpose(const Pass& pass) {
   if (settings_.linear) return;
-  prepare(pass);
   transpose_values(plan_, effective(pass), Scratch::at_least(pass.scratch.transposed, plan_.active));
   pass.scratch.of = this;
 }
@@ -221,7 +218,6 @@ void Layer::weight_gradient(const Pass& pass, Source source, const float* dy) {
                                         nullptr, nullptr, source.dense, dy, gradient, bias_gradient);
     return;
   }
-  prepare(pass);
   pass.kernels.weight_gradient(pass.threads, plan_, pass.layout, source, dy, gradient);
   if (is_effective()) {
     float* gain_gradient = Scratch::at_least(scratch.gain_gradient, gain.values.size());
@@ -241,7 +237,6 @@ void Layer::update(const Pass& pass, const Descent& descent) {
 }
 
 void Layer::score(const Pass& pass, Source source, const float* dy) {
-  prepare(pass);
   const size_t filter_size = plan_.filter_size();
   const int rows = int(std::clamp<size_t>(GROWTH_FLOATS / filter_size, 1, size_t(plan_.filters())));
   std::vector<float> scales(size_t(plan_.filters()), 1.0f);
@@ -249,7 +244,7 @@ void Layer::score(const Pass& pass, Source source, const float* dy) {
   if (settings_.gain)
     for (size_t filter = 0; filter < scales.size(); ++filter) scales[filter] *= gain.values[filter];
   const std::vector<uint8_t> active = mask(pass.kernels);
-  LargestGradients largest(std::min(growing, plan_.size()));
+  LargestGradients largest(std::min(growing, plan_.size() - plan_.active));
   float* gradient = Scratch::at_least(pass.scratch.rows, size_t(rows) * filter_size);
   for (int first = 0; first < plan_.filters(); first += rows) {
     const int last = std::min(first + rows, plan_.filters());

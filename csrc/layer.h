@@ -58,6 +58,8 @@ class Layer {
   void mark(const int64_t* places, size_t count);
   double marked_squares() const;
 
+  // Before any of the following: makes the indices those of the pass.
+  void prepare(const Pass& pass);
   void forward(const Pass& pass, const float* x, float* y, bool accumulate, const Rectification& then);
   // Leaves the weights in the order of the input's gradient in the scratch memory, where input_gradient() finds them.
   void transpose(const Pass& pass);
@@ -90,7 +92,6 @@ class Layer {
   const float* gains() const { return settings_.gain ? gain.values.data() : nullptr; }
   const float* biases() const { return settings_.bias ? bias.values.data() : nullptr; }
   const float* effective(const Pass& pass);
-  void prepare(const Pass& pass);
 
   LayerSettings settings_;
   ConvolutionPlan plan_;

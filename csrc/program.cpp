@@ -23,6 +23,7 @@ Program::Program(Runtime& runtime, int images, int lanes, size_t arena)
 }
 
 int Program::buffer(size_t offset, size_t bytes) {
+  runtime_.check_idle();
   require(offset % 64 == 0, "a buffer must begin at a cache line");
   require(plus(offset, bytes) <= arena_, "a buffer ends beyond the arena");
   buffers_.push_back({offset, bytes});
@@ -30,6 +31,7 @@ int Program::buffer(size_t offset, size_t bytes) {
 }
 
 size_t Program::place(int buffer, size_t bytes) const {
+  runtime_.check_idle();  // every instruction with buffers comes here first, those without to Runtime::layer()
   require(buffer >= 0 && size_t(buffer) < buffers_.size(), "there is no such buffer");
   require(buffers_[size_t(buffer)].bytes >= bytes, "a buffer is smaller than what goes there");
   return buffers_[size_t(buffer)].offset;
@@ -88,7 +90,6 @@ Source Program::Run::source(const Kept& kept, PrunedActivation& pruned) const {
 
 double Program::run(const uint8_t* images, size_t image_count, const int64_t* labels, size_t label_count,
                     const Descent& descent) {
-  const Runtime::InUse in_use(runtime_);
   runtime_.check_loaded();
   require(image_count == size_t(layout_.images) * runtime_.images.shape.size(), "images are not of the batch's size");
   if (classes_) {
@@ -105,6 +106,7 @@ double Program::run(const uint8_t* images, size_t image_count, const int64_t* la
           descent,
           {runtime_.kernels, runtime_.threads, layout_, runtime_.scratch},
           0.0};
+  for (Layer* layer : layers_) layer->prepare(run.pass);
   runtime_.scratch.of = nullptr;  // of another run, perhaps with other weights
   seconds_.clear();
   if (!timed) {

@@ -51,9 +51,10 @@ class Program {
   void cross_entropy(int logits, int classes);
   void logits(int logits, int classes);
 
-  // The loss, if the program has one. `labels` may be null if it has none.
+  // The loss, if the program has one. `labels` may be null if it has none. The caller holds Runtime::InUse.
   double run(const uint8_t* images, size_t image_count, const int64_t* labels, size_t label_count,
              const Descent& descent);
+  Runtime& runtime() const { return runtime_; }
   const std::vector<float>& last_logits() const { return logits_; }
   // Of every instruction of the last run, if it was timed: CPU time of a thread that works alone, otherwise wall time.
   const std::vector<double>& seconds() const { return seconds_; }

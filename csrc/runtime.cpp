@@ -8,6 +8,8 @@
 #include <cmath>
 #include <new>
 
+#include "release.h"
+
 namespace fedmef {
 
 namespace {
@@ -42,12 +44,14 @@ Runtime::Runtime(const std::string& instructions, int threads, Images images)
 }
 
 void Runtime::add_layer(const std::string& name, const LayerSettings& settings) {
+  check_idle();
   require(!layers_.count(name), "two layers have one name");
   layers_[name] = std::make_unique<Layer>(settings);
 }
 
 void Runtime::add_batch_norm(const std::string& name, int channels, BatchNormConstants constants, bool affine,
                              bool train_gain, bool train_bias) {
+  check_idle();
   require(!batch_norms_.count(name), "two layers have one name");
   require(channels >= 1 && constants.epsilon >= 0, "a batch normalisation's constants make no sense");
   auto layer = std::make_unique<BatchNormLayer>();
@@ -60,18 +64,20 @@ void Runtime::add_batch_norm(const std::string& name, int channels, BatchNormCon
 }
 
 Layer& Runtime::layer(const std::string& name) {
-  require(!in_use_, "another thread is using this backend");
+  check_idle();
   const auto found = layers_.find(name);
   require(found != layers_.end(), "there is no such layer");
   return *found->second;
 }
 
 BatchNormLayer& Runtime::batch_norm(const std::string& name) {
-  require(!in_use_, "another thread is using this backend");
+  check_idle();
   const auto found = batch_norms_.find(name);
   require(found != batch_norms_.end(), "there is no such batch normalisation");
   return *found->second;
 }
+
+void Runtime::check_idle() const { require(!in_use_, "another thread is using this backend"); }
 
 Runtime::InUse::InUse(Runtime& runtime) : runtime_(runtime) {
   require(!runtime_.in_use_.exchange(true), "another thread is using this backend");
@@ -116,13 +122,13 @@ void Runtime::shrink() {
   const InUse in_use(*this);
   arena_.reset();
   arena_bytes_ = 0;
-  prune_scratch_ = {};
+  release(prune_scratch_);
   scratch = {};
   threads.free_scratch();
 }
 
 Memory Runtime::memory() const {
-  Memory memory{arena_bytes_, 0, 0, scratch.bytes() + prune_scratch_.size() * 8 + threads.scratch_bytes()};
+  Memory memory{arena_bytes_, 0, 0, scratch.bytes() + bytes_of(prune_scratch_) + threads.scratch_bytes()};
   for (const auto& [name, layer] : layers_) {
     memory.weights += layer->weight_bytes();
     memory.indices += layer->index_bytes();

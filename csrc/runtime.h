@@ -35,6 +35,8 @@ class Runtime {
                       bool train_bias);
   Layer& layer(const std::string& name);
   BatchNormLayer& batch_norm(const std::string& name);
+  // Throws while a program runs in another thread.
+  void check_idle() const;
   // Throws unless every layer has its arrays.
   void check_loaded() const;
 
@@ -46,6 +48,7 @@ class Runtime {
   Memory memory() const;
 
   // Held while a program runs, which frees Python's lock: another Python thread that comes in meanwhile is refused.
+  // It is taken while Python's lock is held, so that nobody can have passed a check just before.
   class InUse {
    public:
     explicit InUse(Runtime& runtime);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/tiles.h"
+#include "release.h"
 
 namespace fedmef {
 
@@ -240,8 +241,8 @@ void fill_transpose(ConvolutionPlan& plan, const uint8_t* mask, const std::vecto
 
 // Make room for offsets in buffers of this size, and say where: one of the two is null.
 std::pair<uint16_t*, uint32_t*> offsets_for(Stream& stream, const Tile& tile, int pixel, size_t active) {
-  stream.offsets = {};  // before the new ones take memory
-  stream.wide = {};
+  release(stream.offsets);  // before the new ones take memory
+  release(stream.wide);
   const bool narrow = size_t(tile.channel) * size_t(stream.block) * size_t(pixel) <= LARGEST_OFFSET;
   if (narrow)
     stream.offsets.assign(active + SLACK, 0);

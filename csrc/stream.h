@@ -85,6 +85,7 @@ ConvolutionPlan plan_convolution(const Kernels& kernels, Shape input, Shape outp
                                  const uint8_t* mask);
 
 // Make the offsets those of batches that fill the lanes, or do not; does nothing when they are. The mask is the plan's.
+// A plan is of no use any more when there is not enough memory for them.
 void choose_offsets(const Kernels& kernels, ConvolutionPlan& plan, const uint8_t* mask, bool small);
 
 // The mask that the plan was made of: the stream says it all, so nobody keeps it.

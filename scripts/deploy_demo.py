@@ -28,19 +28,25 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
+# On devices: glibc has one heap for all threads, and gives large blocks back as soon as they are free.
+SMALL = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
+
 
 class Deployment:
-    """An app's SuperLink and SuperNodes on this machine. Leaving the block stops what is still running."""
+    """An app's SuperLink and SuperNodes on this machine. Leaving the block stops what is still running.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: where the app is written, and all else.
+        devices: the commands of the SuperNodes' environment; by default this one's.
+    """
+
+    def __init__(self, folder: Path, devices: Path = BIN) -> None:
         self.folder = folder
         self.port = free_port()
-        self.environment = {
-            **os.environ,
-            **QUIET,
-            "FLWR_HOME": str(folder / ".flwr"),
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",  # Flower finds its own commands there
-        }
+        self.environment = _environment(folder, BIN)
+        self._on_devices = _environment(folder, devices) | SMALL
+        if devices != BIN:
+            self._on_devices.pop("PYTHONPATH", None)  # it may lead to what devices must not have
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -96,13 +102,17 @@ class Deployment:
         """Let the SuperLink know a SuperNode's public key."""
         self.call("flwr", "supernode", "register", f"keys/{name}.pub", "fleet")
 
-    def start_supernode(self, name: str, device: int, *more: str) -> None:
-        """A SuperNode: one device."""
-        self.start(
+    def start_supernode(
+        self, name: str, device: int, *more: str, data: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """A SuperNode: one device, with its own data or what the app gives it."""
+        config = f"partition-id={device}" + (f' data="{data}"' if data else "")
+        return self.start(
             name,
             *("flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
             *("--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", f"keys/{name}"),
-            *("--node-config", f"partition-id={device}", *more),
+            *("--node-config", config, *more),
+            environment=self._on_devices,
         )
 
     def start_run(self, settings: Mapping[str, object]) -> subprocess.Popen[bytes]:
@@ -110,14 +120,16 @@ class Deployment:
         config = " ".join(f"{name}={value}" for name, value in settings.items())
         return self.start("run", "flwr", "run", ".", "fleet", "--stream", "--run-config", config)
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *command: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a process of its own group, whose output goes to a log."""
         print("$", *command, "&", flush=True)
         with self._log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=self.environment,
+                env=environment or self.environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -160,6 +172,12 @@ class Deployment:
         folder = self.folder / "logs"
         folder.mkdir(exist_ok=True)
         return folder / f"{name}.log"
+
+
+def _environment(folder: Path, commands: Path) -> dict[str, str]:
+    """Flower finds its own commands on the path, too."""
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **QUIET, "FLWR_HOME": str(folder / ".flwr"), "PATH": path}
 
 
 def free_port() -> int:

@@ -108,6 +108,13 @@ def test_devices_that_share_a_backend_do_not_disturb_each_other() -> None:
     assert [together[1], together[2], together[0]] == alone
 
 
+def test_memory_of_steps_is_given_back_before_the_answer_unless_the_backend_is_shared() -> None:
+    for alone in (True, False):
+        backend = RecordingBackend(NETWORK)
+        Device(5, samples(), lambda _, one=backend: one, alone=alone).train(encode_broadcast(model(), JOB))  # type: ignore[misc]
+        assert backend.shrunk == alone
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_the_answer_is_coded_as_the_job_says(dtype: str) -> None:
     job = replace(JOB, wire_dtype=dtype)  # type: ignore[arg-type]

@@ -59,6 +59,12 @@ def test_it_is_a_backend() -> None:
     assert NativeBackend(pixels(), threads=2).threads == 2
 
 
+def test_a_state_of_some_arrays_has_no_others() -> None:
+    backend = opened(pixels(), state_of([1.0, -1.0], [0, 6]))
+    assert list(backend.state(["head.mask"])) == ["head.mask"]
+    assert list(backend.state()) == list(backend.network.arrays)
+
+
 def test_a_step_by_hand() -> None:
     backend = opened(pixels(), state_of([1.0, -1.0], [0, 6]))  # logits 1 and -0.2
     np.testing.assert_allclose(backend.predict(IMAGES), [[1.0, -0.2]], atol=1e-6)

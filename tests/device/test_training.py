@@ -35,6 +35,15 @@ def test_a_device_has_as_many_samples_as_are_its_own() -> None:
     assert len(SAMPLES) == 10
 
 
+def test_a_layer_is_the_model_with_its_arrays_alone() -> None:
+    training, backend = local()
+    model = random_model(NETWORK, 0.5)
+    backend.load(model.state)
+    layer = training.layer("second")
+    assert layer.state.keys() == {"second.mask", "second.values"}
+    np.testing.assert_array_equal(layer.positions("second"), model.positions("second"))
+
+
 def test_steps_are_rounded_up() -> None:
     training, _ = local()
     assert [training.steps(epochs) for epochs in (0, 0.1, 1 / 3, 0.5, 1, 2, 2.5)] == [0, 1, 1, 2, 3, 6, 8]

@@ -192,6 +192,8 @@ def _mutated_calls(runtime: _kernels.Runtime, random: Generator) -> None:
         (runtime.mask, ["conv1"]),
         (runtime.batches, ["norm"]),
     ]
+    if random.random() < 0.2:
+        runtime.shrink()
     for call, arguments in calls:
         try:
             call(*mutations.mutated_arguments(arguments, random))

@@ -49,6 +49,7 @@ SMALL_INTEGERS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 30]
 INTEGERS = [-1, 255, 257, 1000, 4096, 65536, 2**24, 2**31 - 1, 2**31, 2**32 + 1, 2**53, 2**60, 1.5, "1", None]
 FRACTIONS = [0.0, -1.0, 0.5, 0.999999, 1.0, 1e-30, 1e-45, 1e37, 9.9e37, 1e300, 3, None]
 FLOATS = [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-45, 0.0]
+KINDS = ["update", "score", "relu", "run", "prune", "transpose", "convolve_relu", "input_gradient_relu"]
 BATCHES = [0, 1, 2, 3, 7, 8, 9, 16, 17]
 
 
@@ -195,7 +196,7 @@ def mutated_arguments(arguments: list[Any], random: Generator) -> list[Any]:
 def _mutated_instruction(instruction: Instruction, buffers: int, random: Generator) -> Instruction:
     names = [*instruction.buffers, *instruction.options]
     if not names or random.random() < 0.05:
-        return replace(instruction, kind=_one(random, ["update", "score", "relu", "run", "prune"]))
+        return replace(instruction, kind=_one(random, KINDS))
     name = _one(random, names)
     if name in instruction.buffers:
         number = int(random.choice([*range(buffers), -1, -2, buffers, 2**31 - 1, 2**31]))

@@ -12,7 +12,17 @@ from fedmef.native._kernels import available
 from fedmef.nn.backend import TorchBackend
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import INPUT, Input, Network
-from fedmef.sparsity.operations import Convolution, Flatten, Linear
+from fedmef.sparsity.operations import (
+    Add,
+    AveragePool,
+    BatchNorm,
+    Concatenate,
+    Convolution,
+    Flatten,
+    Linear,
+    MaxPool,
+    Operation,
+)
 from tests.native.random_networks import random_state
 from tests.native.reference import assert_step_agrees, compute
 from tests.nn.prepared import EXPERIMENT, exported, images_for, labels_for, prepared
@@ -75,6 +85,42 @@ def test_depthwise_layers_of_planes_narrower_than_their_stride_agree(
     assert_step_agrees(backend, random_state(network, 0), images, generator.integers(0, 3, 16))
 
 
+@pytest.mark.parametrize("instructions", available())
+@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        Convolution(
+            name="inner", inputs=("x",), module="inner", shape=(8, 8, 3, 3), padding=(1, 1), sparse=True
+        ),
+        Convolution(
+            name="inner", inputs=("x",), module="inner", shape=(8, 1, 3, 3), padding=(1, 1), groups=8
+        ),
+        MaxPool(name="inner", inputs=("x",), kernel=(3, 3), stride=(1, 1), padding=(1, 1)),
+        AveragePool(name="inner", inputs=("x",), kernel=(3, 3), stride=(1, 1), padding=(1, 1)),
+        Concatenate(name="inner", inputs=("x",)),
+    ],
+    ids=lambda inner: inner.kind,
+)
+def test_a_shortcut_around_one_operation_agrees(inner: Operation, batch: int, instructions: str) -> None:
+    """The sum has one gradient for both: what the operation adds must not go where it still reads."""
+    network = Network(
+        Input((1, 8, 8), (0.5,), (0.25,)),
+        (
+            Convolution(name="stem", inputs=(INPUT,), module="stem", shape=(8, 1, 3, 3), padding=(1, 1)),
+            BatchNorm(name="x", inputs=("stem",), module="x", channels=8),
+            inner,
+            Add(name="sum", inputs=("inner", "x")),
+            Flatten(name="flat", inputs=("sum",)),
+            Linear(name="classifier", inputs=("flat",), module="classifier", shape=(3, 512)),
+        ),
+    )
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (batch, 1, 8, 8), dtype=np.uint8)
+    backend = NativeBackend(network, instructions=instructions, inspect=True)
+    assert_step_agrees(backend, random_state(network, 0), images, generator.integers(0, 3, batch))
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_half_precision_caches_agree(dtype: str) -> None:
     model, images, labels = modelled(
@@ -127,13 +173,14 @@ def test_growth_agrees(name: str, recipe: str, batch: int) -> None:
         )
 
 
+@pytest.mark.parametrize("instructions", available())
 @pytest.mark.parametrize("batch", [3, 16])
 @pytest.mark.parametrize("recipe", ["nsconv", "sparse"])
-def test_bits_do_not_depend_on_the_number_of_threads(recipe: str, batch: int) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(recipe: str, batch: int, instructions: str) -> None:
     model, images, labels = modelled("preact_resnet", recipe)
     results = []
     for threads in (1, 2, 4):
-        backend = NativeBackend(model.network, threads)
+        backend = NativeBackend(model.network, threads, instructions)
         backend.load(model.state)
         losses = [backend.step(images[:batch], labels[:batch], 0.1).loss for _ in range(3)]
         grown = backend.growth(images[:batch], labels[:batch], dict.fromkeys(model.network.sparse_layers, 3))

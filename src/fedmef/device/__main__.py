@@ -15,12 +15,15 @@ Whatever brings the files here will do.
 
 import sys
 
-sys.modules.setdefault("_hashlib", None)  # type: ignore[arg-type]  # Python's own hashes do; OpenSSL takes 3.5 MB
+from fedmef.device.hashes import bring_back_openssl, leave_out_openssl
+
+leave_out_openssl()  # before the other imports
 
 from collections.abc import Sequence  # noqa: E402
 from getopt import GetoptError, gnu_getopt  # noqa: E402  (argparse takes 1.5 MB)
 from pathlib import Path  # noqa: E402
 
+from fedmef.device.choice import missing_kernels  # noqa: E402
 from fedmef.device.device import Device  # noqa: E402
 from fedmef.device.enforced import enforce_limit, parse_bytes  # noqa: E402
 from fedmef.device.measured import measured  # noqa: E402
@@ -31,6 +34,7 @@ from fedmef.errors import FedmefError, UserError  # noqa: E402
 from fedmef.wire.container import MAXIMUM_BYTES  # noqa: E402
 from fedmef.wire.files import read_bounded, write_atomically  # noqa: E402
 
+MOST_DIGITS = 18  # of a device's number: it fits 64 bits
 OPTIONS = ["data=", "number=", "store=", "memory=", "method=", "trust-server", "serve", "help"]
 
 
@@ -59,9 +63,16 @@ def _work(arguments: Sequence[str]) -> int:
         raise UserError("give MESSAGE and ANSWER, two files, or --serve")
     if "data" not in options:
         raise UserError("--data is missing: a folder of arrays or of images, or module:function")
-    if not (number := options.get("number", "0")).isdecimal():
-        raise UserError(f"--number {number}: must be a number from 0 on")
+    number = options.get("number", "0")
+    if not (number.isdecimal() and len(number) <= MOST_DIGITS):
+        raise UserError(f"--number {number}: must be a number from 0 on, of at most {MOST_DIGITS} digits")
+    if files:
+        _check_files(*map(Path, files))
+    if missing := missing_kernels():
+        raise FedmefError(missing)
     limit = parse_bytes(options["memory"]) if "memory" in options else None
+    if ":" in options["data"] or "method" in options:
+        bring_back_openssl()
     give_back_freed_memory()
 
     def open_device() -> Device:
@@ -88,6 +99,14 @@ def _work(arguments: Sequence[str]) -> int:
         write_atomically(Path(files[1]), answer)
     print(f"{costs.seconds:.2f} s, at most {costs.peak_memory / 1e6:.1f} MB resident", file=sys.stderr)
     return 0
+
+
+def _check_files(message: Path, answer: Path) -> None:
+    """Before training, which takes long."""
+    if message.is_dir() or not message.exists():
+        raise UserError(f"MESSAGE = '{message}': there is no such file")
+    if answer.is_dir() or not answer.parent.is_dir():
+        raise UserError(f"ANSWER = '{answer}': must be a file in a folder that exists")
 
 
 if __name__ == "__main__":

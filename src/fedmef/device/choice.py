@@ -67,7 +67,10 @@ def choose_backend(
         return Choice("native")
     if find_spec("torch") is None:
         if obstacle:
-            raise UserError(f"backend = 'auto': PyTorch is not installed, and the other backend: {obstacle}")
+            raise UserError(
+                f"backend = 'auto': PyTorch is not installed, and the other backend: {obstacle}; "
+                "install torch"
+            )
         return Choice("native", "PyTorch is not installed")
     if not obstacle and (not network.sparse_layers if dense is None else dense):
         obstacle = "its weights are dense, where PyTorch is faster"

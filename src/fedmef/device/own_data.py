@@ -5,10 +5,11 @@
     package.module:function                gives (images, labels), as NumPy arrays
 
 Images are brought to the size that the network takes once, when it first comes, into a file that is mapped
-ever after. `classes.txt` has one name a line and is the same on all devices: one that has not seen every
+from then on. `classes.txt` has one name a line and is the same on all devices: one that has not seen every
 class must not number them in its own way.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,9 +22,12 @@ from fedmef.errors import UserError
 from fedmef.experiment.names import load_object
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.network import Network
+from fedmef.wire.files import read_bounded
 
 ARRAYS = (("images", "labels"), ("train_images", "train_labels"))  # the second: how a data set lies on a disk
 CLASSES = "classes.txt"
+LONGEST_CLASSES = 2**20  # bytes
+LONGEST_NUMBER = 9  # digits
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".pgm", ".ppm"})
 
 OpenSamples = Callable[[Network], Samples]
@@ -31,17 +35,25 @@ OpenSamples = Callable[[Network], Samples]
 
 def open_own_data(where: str, cache: Path) -> OpenSamples:
     """What gives a device its samples, once it knows the network; `cache` is a folder for decoded images."""
-    if ":" in where and not Path(where).exists():
+    folder = _existing_folder(where)
+    if folder is None and ":" in where:
         return _fixed(_from_function(where))
-    folder = Path(where).expanduser()
+    if folder is None:
+        raise UserError(f"data = '{where}': there is no such folder")
     for names in ARRAYS:
         files = [folder / f"{name}.npy" for name in names]
         if all(file.is_file() for file in files):
             return _fixed(_checked(str(folder), *(_mapped(file) for file in files)))
-    if not folder.is_dir():
-        raise UserError(f"data = '{where}': there is no such folder")
-    files_of = _image_files(folder)
-    return lambda network: _decoded(folder, files_of, network.input.shape, cache)
+    images = _image_files(folder)
+    return lambda network: _decoded(folder, images, network.input.shape, cache)
+
+
+def _existing_folder(where: str) -> Path | None:
+    try:
+        folder = Path(where).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):  # a name that is too long, or of a user that there is not
+        return None
 
 
 def _fixed(samples: Samples) -> OpenSamples:
@@ -50,17 +62,19 @@ def _fixed(samples: Samples) -> OpenSamples:
 
 def _mapped(file: Path) -> Array:
     try:
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        return np.lib.format.open_memmap(file, mode="r")
+    except Exception as error:  # what NumPy raises at a damaged header is not documented
         raise UserError(f"{file} is no array: {error}") from None
-    return array
 
 
 def _from_function(name: str) -> Samples:
     function = load_object("data", name)
     if not callable(function):
         raise UserError(f"data = '{name}' is a {type(function).__name__}, not a function")
-    given: Any = function()
+    try:
+        given: Any = function()
+    except Exception as error:
+        raise UserError(f"data = '{name}' raised {type(error).__name__}: {error}") from error
     if not (
         isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given)
     ):
@@ -84,52 +98,91 @@ def _kind(array: Array) -> str:
 
 def _image_files(folder: Path) -> list[tuple[Path, int]]:
     """Every image and its class, in an order that only names decide."""
-    listed = folder / CLASSES
-    numbers: dict[str, int] = {}
-    if listed.is_file():
-        names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
-        numbers = {name: number for number, name in enumerate(names)}
+    numbers = _listed_classes(folder / CLASSES)
     found = []
     for kind in sorted(part for part in folder.iterdir() if part.is_dir()):
-        if kind.name not in numbers and not (not numbers and kind.name.isascii() and kind.name.isdigit()):
-            raise UserError(
-                f"{kind}: its name is no class's number, and not in {listed}; list all classes there"
-            )
-        number = numbers.get(kind.name, int(kind.name) if kind.name.isdigit() else -1)
+        number = _class_of(kind, numbers)
         found += [(file, number) for file in sorted(kind.iterdir()) if file.suffix.lower() in SUFFIXES]
     if not found:
         raise UserError(
             f"data = '{folder}': it has neither images.npy and labels.npy nor a folder for each class"
         )
+    for file, _ in found:
+        if not file.is_file():
+            raise UserError(f"{file} is no file: remove it")  # to open a pipe would take forever
     return found
+
+
+def _listed_classes(file: Path) -> dict[str, int]:
+    if not file.is_file():
+        return {}
+    try:
+        lines = read_bounded(file, LONGEST_CLASSES).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not text in UTF-8: {error}") from None
+    numbers: dict[str, int] = {}
+    for name in filter(None, map(str.strip, lines)):
+        if name in numbers:
+            raise UserError(f"{file} has '{name}' twice: a class has one line")
+        numbers[name] = len(numbers)
+    return numbers
+
+
+def _class_of(folder: Path, numbers: dict[str, int]) -> int:
+    name = folder.name
+    if name in numbers:
+        return numbers[name]
+    if not numbers and name.isascii() and name.isdigit() and len(name) <= LONGEST_NUMBER:
+        return int(name)
+    listed = folder.parent / CLASSES
+    raise UserError(f"{folder}: its name is no class's number, and not in {listed}; list all classes there")
 
 
 def _decoded(folder: Path, files: list[tuple[Path, int]], shape: tuple[int, ...], cache: Path) -> Samples:
     labels = np.array([number for _, number in files], dtype=np.int64)
-    file = cache / f"images-{'x'.join(map(str, shape))}.npy"
-    cache.mkdir(parents=True, exist_ok=True)
-    if not _is_current(file, files, shape):
-        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-        try:
-            images = np.lib.format.open_memmap(unfinished, "w+", np.uint8, (len(files), *shape))
-            for number, image in enumerate(_pixels(files, shape)):
-                images[number] = image
-            images.flush()
-            del images
-            unfinished.replace(file)
-        finally:
-            unfinished.unlink(missing_ok=True)
+    prefix = f"images-{'x'.join(map(str, shape))}"
+    file = cache / f"{prefix}-{_fingerprint(folder, files)}.npy"
+    if not _is_decoded(file, (len(files), *shape)):
+        cache.mkdir(parents=True, exist_ok=True)
+        _decode(files, shape, file)
+        for other in cache.glob(f"{prefix}-*.npy"):
+            if other != file:  # of images that have changed since
+                other.unlink(missing_ok=True)
     return _checked(str(folder), _mapped(file), labels)
 
 
-def _is_current(file: Path, files: list[tuple[Path, int]], shape: tuple[int, ...]) -> bool:
-    """Whether the images were decoded before, and none has changed since."""
+def _fingerprint(folder: Path, files: list[tuple[Path, int]]) -> str:
+    """What tells these images from others: a hash of names, sizes and times, not of what is in them."""
+    digest = hashlib.blake2b(digest_size=8)
+    for file, _ in files:
+        facts = file.stat()
+        digest.update(f"{file.relative_to(folder)}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _is_decoded(file: Path, shape: tuple[int, ...]) -> bool:
     try:
-        decoded = file.stat().st_mtime_ns
-        same = _mapped(file).shape == (len(files), *shape)
-    except (OSError, UserError):
+        return file.is_file() and _mapped(file).shape == shape
+    except UserError:
         return False
-    return same and all(image.stat().st_mtime_ns <= decoded for image, _ in files)
+
+
+def _decode(files: list[tuple[Path, int]], shape: tuple[int, ...], to: Path) -> None:
+    """Write all images as one array, which is there when it is complete."""
+    unfinished = to.with_name(f".{to.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), *shape)}
+    try:
+        # Not mapped: pages would stay resident, and a full disk would end the process.
+        with unfinished.open("xb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for image in _pixels(files, shape):
+                file.write(image.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(to)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _pixels(files: list[tuple[Path, int]], shape: tuple[int, ...]) -> Iterator[Array]:

@@ -3,6 +3,7 @@
 import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedmef.device.backend import Backend, Step
 from fedmef.device.batches import augment, batch_sizes, epoch
 from fedmef.experiment.randomness import derive_seed, generator_for
 from fedmef.methods.extrusion import Pull
-from fedmef.sparsity.arrays import Bytes, Integers
+from fedmef.sparsity.arrays import Array, Bytes, Integers
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.model import Model
 from fedmef.wire.job import Job
@@ -32,9 +33,16 @@ class Samples:
         """Copies of some samples. Pages of a mapped file do not stay resident for it."""
         gathered = self.images[chosen], self.labels[chosen]
         for array in (self.images, self.labels):
-            if mapping := getattr(array, "_mmap", None):
-                mapping.madvise(mmap.MADV_DONTNEED)  # the system's cache still has them
+            _give_back_pages(array)
         return gathered
+
+
+def _give_back_pages(array: Array) -> None:
+    """The system's cache still has them. Not so changes to a private mapping (mode "c"): those stay."""
+    mapping, mode = getattr(array, "_mmap", None), getattr(array, "mode", None)
+    if mapping is not None and mode in ("r", "r+", "w+") and hasattr(mmap, "MADV_DONTNEED"):
+        with suppress(OSError):  # it is only advice
+            mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class LocalTraining:

@@ -105,7 +105,7 @@ class BackwardPass:
         self._pass_on(operation.inputs[0], into)
 
     def _pool(self, operation: Pool, gradient: int) -> None:
-        into, accumulate = self._target(operation.inputs[0])
+        into, accumulate = self._target(operation.inputs[0], gradient)
         buffers = {"dy": gradient, "dx": into}
         if isinstance(operation, MaxPool):
             buffers["places"] = self.forward.saved[operation.name]
@@ -115,7 +115,7 @@ class BackwardPass:
     def _concatenate(self, operation: Operation, gradient: int) -> None:
         for name, place, size, stride in self.forward.parts(operation):
             if self._wants(name):
-                into, accumulate = self._target(name)
+                into, accumulate = self._target(name, gradient)
                 self.writer.copy_part(into, (0, size), gradient, (place, stride), size, accumulate=accumulate)
 
     def _in_place(self, operation: Operation, gradient: int) -> None:
@@ -172,18 +172,21 @@ class BackwardPass:
         if is_plane_by_plane(layer) and root not in self._gradients and not self._holders(gradient):
             self._gradients[root] = gradient
             return gradient, False
-        return self._target(layer.inputs[0])
+        return self._target(layer.inputs[0], gradient)
 
-    def _target(self, name: str) -> tuple[int, bool]:
-        """Where a contribution to a result's gradient is written, and whether it is added there."""
+    def _target(self, name: str, source: int) -> tuple[int, bool]:
+        """Where a contribution to a result's gradient is written, and whether it is added there.
+
+        Never where `source` is, which it is computed from: that of x + f(x) is x's gradient as well.
+        """
         root = self.needs.root[name]
         if root in self._gradients:
-            self._own(root)
+            self._own(root, source)
             return self._gradients[root], True
         self._gradients[root] = self.writer.dense(self.shapes[root])
         return self._gradients[root], False
 
-    def _own(self, root: str) -> None:
-        """Make sure that no other result has its gradient in the same buffer."""
-        if self._holders(self._gradients[root]) > 1:
+    def _own(self, root: str, source: int | None = None) -> None:
+        """Make sure that no other result has its gradient in the same buffer, and that it is not `source`."""
+        if self._gradients[root] == source or self._holders(self._gradients[root]) > 1:
             self._gradients[root] = self.writer.copied(self._gradients[root], self.shapes[root])

@@ -9,5 +9,5 @@ Array: TypeAlias = NDArray[Any]
 Bits: TypeAlias = NDArray[np.bool_]
 Bytes: TypeAlias = NDArray[np.uint8]
 Integers: TypeAlias = NDArray[np.int64]
-Places: TypeAlias = NDArray[np.signedinteger[Any]]  # in a layer: 32 bits where there are many and they stay
+Places: TypeAlias = NDArray[np.signedinteger[Any]]  # in a layer: int32 where a device keeps many, or int64
 Floats: TypeAlias = NDArray[np.floating[Any]]

@@ -1,15 +1,18 @@
 """Engines: the same server and device code, whatever carries the messages."""
 
 import os
+from typing import TYPE_CHECKING
 
 from fedmef.errors import UserError
 from fedmef.federation.engines.base import Engine, Lost
-from fedmef.federation.simulated.fleet import Fleet
+
+if TYPE_CHECKING:
+    from fedmef.federation.simulated.fleet import Fleet
 
 __all__ = ["Engine", "Lost", "start_engine"]
 
 
-def start_engine(fleet: Fleet) -> Engine:
+def start_engine(fleet: "Fleet") -> Engine:
     """The engine that the experiment asks for."""
     experiment = fleet.experiment
     workers = min(experiment.workers or _cores(), experiment.devices_per_round)
@@ -29,7 +32,7 @@ def start_engine(fleet: Fleet) -> Engine:
     return ProcessEngine(fleet, workers)
 
 
-def _simulation(fleet: Fleet, workers: int) -> Engine:
+def _simulation(fleet: "Fleet", workers: int) -> Engine:
     try:
         from fedmef.federation.engines.flower.simulation import SimulationEngine  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:

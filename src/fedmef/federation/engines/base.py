@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from fedmef.device.lost import Lost
-from fedmef.runs.records import DeviceReport
+
+if TYPE_CHECKING:  # a device of a fleet comes by here, and has no need of records
+    from fedmef.runs.records import DeviceReport
 
 __all__ = ["Engine", "Lost"]
 
@@ -17,7 +19,7 @@ class Engine(Protocol):
         reports: what the devices that answered the last messages measured of themselves.
     """
 
-    reports: list[DeviceReport]
+    reports: "list[DeviceReport]"
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """Bring each device its message; what each answers, in the order of the messages.

@@ -42,8 +42,8 @@ DESK: Mapping[str, Any] = {
     "adjust_every": 3,
     "adjust_until": 24,
 }
-DESK_NSCONV: Mapping[str, Any] = {"gamma": 0.7}
-# FedMef's and FedTiny's are tuned with this decay, the others' were the best of a few with a faster one.
+DESK_NSCONV: Mapping[str, Any] = {"gamma": 0.7, "learning_rate_decay": 1.0}
+# FedMef's and FedTiny's are tuned with these decays, the others' were the best of a few with a faster one.
 # Any other method has that of its kind.
 DESK_RATES = {"fedmef": 1.0, "fedtiny": 0.3, "feddst": 0.3, "fl_pqsu": 0.3, "fedavg": 0.3}
 SMOKE: Mapping[str, Any] = {

@@ -8,7 +8,12 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
+from fedmef.federation.engines.flower.translation import (
+    content_of,
+    device_number,
+    device_reply,
+    train_reply,
+)
 
 
 class Loopback(Grid):
@@ -73,9 +78,14 @@ def answering(train: Callable[[int, bytes], bytes]) -> ClientApp:
     """A ClientApp whose devices answer what `train` returns."""
     app = ClientApp()
     app.query("device")(device_reply)
-    app.train("round")(lambda message, context: train_reply(message, device_number(context), train))
+
+    @app.train("round")
+    def reply(message: Message, context: Context) -> Message:
+        device = device_number(context)
+        return train_reply(message, device, lambda: train(device, content_of(message)))
+
     return app
 
 
-def context(device: int, run_config: UserConfig | None = None) -> Context:
-    return Context(1, 2, {"partition-id": device}, RecordDict(), run_config or {})
+def context(device: int, run_config: UserConfig | None = None, node: dict[str, str] | None = None) -> Context:
+    return Context(1, 2, {"partition-id": device, **(node or {})}, RecordDict(), run_config or {})

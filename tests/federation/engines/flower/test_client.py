@@ -11,18 +11,15 @@ from flwr.app import Context, Message, UserConfig
 from torch import nn
 
 from fedmef.data import Dataset, Split
+from fedmef.device.backend import Backend, open_backend
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.flower import client_app, server_app
-from fedmef.federation.engines.flower.client import STORE, store_of
+from fedmef.federation.engines.flower.answers import answer_of
+from fedmef.federation.engines.flower.client import DATA, STORE, store_of
 from fedmef.federation.engines.flower.server import experiment_of
 from fedmef.federation.engines.flower.template.app.data import load_data
-from fedmef.federation.engines.flower.translation import (
-    answer_of,
-    device_of,
-    train_message,
-    which_device_message,
-)
+from fedmef.federation.engines.flower.translation import device_of, train_message, which_device_message
 from fedmef.federation.preparation import prepare
 from fedmef.federation.server import Server
 from fedmef.models.initial import prepared_module
@@ -44,10 +41,21 @@ def broadcast(**settings: Any) -> tuple[Server, bytes]:
     return server, server.broadcast(server.job(0), [0])[0]
 
 
-def answer(message: bytes, device: int = 0, **options: Any) -> bytes | Lost:
+def answer(
+    message: bytes, device: int = 0, node: dict[str, str] | None = None, **options: Any
+) -> bytes | Lost:
     app = client_app(options.pop("load_data", load_data), **options)
-    reply = app(train_message(message, node=1), context(device))
+    reply = app(train_message(message, node=1), context(device, node=node))
     return answer_of(reply, device, len(message), None)[0]
+
+
+def write_share(folder: Path, device: int) -> dict[str, str]:
+    """A device's data as arrays on its own disk; what its SuperNode says of them."""
+    folder.mkdir()
+    train = load_data(device).train
+    np.save(folder / "images.npy", train.images)
+    np.save(folder / "labels.npy", train.labels)
+    return {DATA: str(folder)}
 
 
 def reason(message: bytes, **options: Any) -> str:
@@ -64,6 +72,80 @@ def test_a_device_trains_what_comes_with_the_message_on_its_own_data() -> None:
         assert isinstance(update, bytes)
         decoded = decode_update(update, server.model.network)
         assert (decoded.device, decoded.samples) == (device, len(load_data(device).train))
+
+
+def test_a_node_may_have_its_data_on_its_own_disk(tmp_path: Path) -> None:
+    """And then no app needs a function for it: one serves all nodes."""
+    _, message = broadcast()
+    node = write_share(tmp_path / "share", 3)
+    assert answer(message, 3, node, load_data=None) == answer(message, 3)
+    assert answer(message, 3, node, load_data=more_classes) == answer(message, 3)  # the node's own come first
+
+
+def test_a_node_without_data_is_told_how_to_name_them(tmp_path: Path) -> None:
+    _, message = broadcast()
+    assert "--node-config 'partition-id=0 data=\"/folder\"'" in reason(message, load_data=None)
+    assert "no such folder" in reason(message, node={DATA: str(tmp_path / "none")})
+
+
+loads: list[int] = []
+
+
+def counted(partition_id: int) -> Dataset:
+    loads.append(partition_id)
+    return load_data(partition_id)
+
+
+def test_data_are_loaded_once_and_not_for_every_message() -> None:
+    _, message = broadcast()
+    loads.clear()
+    app = client_app(counted)
+    for _ in range(3):
+        assert not app(train_message(message, node=1), context(2)).has_error()
+    assert loads == [2]
+
+
+def test_a_message_is_gone_while_the_device_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, message = broadcast()
+    only_this_test = sys.getrefcount(message)
+    sent = train_message(message, node=1)
+    holders: list[int] = []
+
+    def counting(*arguments: Any, **options: Any) -> Backend:
+        holders.append(sys.getrefcount(message))
+        return open_backend(*arguments, **options)
+
+    monkeypatch.setattr("fedmef.federation.engines.flower.client.open_backend", counting)
+    assert not client_app(load_data)(sent, context(0)).has_error()
+    assert holders == [only_this_test]
+
+
+@pytest.fixture
+def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can import PyTorch. (An environment that never had it is in test_light.py.)"""
+    monkeypatch.delitem(sys.modules, "fedmef.methods.prunefl", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, None),
+        ({"method": "fedavg"}, None),
+        ({"model": f"{OWN}:opaque_network", "width": None}, "PyTorch is not installed"),
+        ({"method": "prunefl"}, "torch is not installed"),
+        ({"method": "zerofl"}, "PyTorch is not installed, and the other backend: the method needs torch"),
+    ],
+)
+def test_without_pytorch_a_device_trains_what_it_can_and_says_what_it_cannot(
+    settings: dict[str, Any], why: str | None, request: pytest.FixtureRequest
+) -> None:
+    _, message = broadcast(**settings)
+    request.getfixturevalue("_no_torch")
+    if why is None:
+        assert isinstance(answer(message), bytes)
+    else:
+        assert why in reason(message)
 
 
 def test_the_network_and_the_masks_stay_on_the_device(tmp_path: Path) -> None:
@@ -135,13 +217,16 @@ def test_ray_can_take_the_device_half() -> None:
     assert len(cloudpickle.dumps(client_app(load_data))) < 10_000  # type: ignore[no-untyped-call]
 
 
-def test_the_device_half_loads_pytorch_only_to_train() -> None:
+def test_the_device_half_loads_neither_pytorch_nor_anything_of_the_servers() -> None:
     code = (
         "import sys\n"
         "import fedmef.federation.engines.flower.template.app.client_app\n"
-        "sys.exit('torch' in sys.modules)"
+        "heavy = {'torch', 'ray', 'matplotlib', 'pydantic', 'fedmef.federation.server',\n"
+        "         'fedmef.federation.engines.flower.server', 'fedmef.experiment.settings'}\n"
+        "sys.exit(', '.join(heavy & sys.modules.keys()) or 0)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_whole_app_trains_a_network_that_is_not_data(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from flwr.clientapp.mod import message_size_mod
 
 from fedmef.errors import NotHeldError
 from fedmef.federation.engines import Lost
+from fedmef.federation.engines.flower.answers import answer_of, lost_of
 from fedmef.federation.engines.flower.translation import (
-    answer_of,
     content_of,
-    lost_of,
+    take_content,
     train_message,
     train_reply,
 )
@@ -21,7 +21,7 @@ def test_bytes_match_what_flower_counts_within_two_percent(caplog: pytest.LogCap
     message = train_message(bytes(10_000), node=1)
     with caplog.at_level("INFO", logger="flwr"):
         message_size_mod(
-            message, context(0), lambda message, _: train_reply(message, 0, lambda _, content: content * 2)
+            message, context(0), lambda message, _: train_reply(message, 0, lambda: content_of(message) * 2)
         )
     messages = [record.getMessage() for record in caplog.records]
     down, up = (int(message.split()[-2]) for message in messages if "message size" in message)
@@ -33,12 +33,18 @@ def test_bytes_stay_bytes_in_both_directions() -> None:
     content = bytes(range(256))
     message = train_message(content, node=1)
     assert content_of(message) == content
-    reply = train_reply(message, 3, lambda device, received: bytes([device]) + received)
+    reply = train_reply(message, 3, lambda: b"\3" + content_of(message))
     answer, report = answer_of(reply, 3, len(content), None)
     assert answer == b"\3" + content
     assert report is not None
     assert (report.device, report.bytes_down, report.bytes_up) == (3, 256, 257)
     assert report.peak_memory > 10**7
+
+
+def test_content_that_was_taken_is_in_the_message_no_more() -> None:
+    message = train_message(b"content", node=1)
+    assert take_content(message) == b"content"
+    assert content_of(message) == b""
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,7 @@ def test_bytes_stay_bytes_in_both_directions() -> None:
     ],
 )
 def test_why_a_device_has_no_answer_arrives_as_it_was(error: Exception, expected: Lost) -> None:
-    def train(device: int, content: bytes) -> bytes:
+    def train() -> bytes:
         raise error
 
     reply = train_reply(train_message(b"", node=1), 3, train)

@@ -1,13 +1,14 @@
-"""The device's half of a Flower app: one device, whose data never leave it.
+"""The device's half of a Flower app: one device, whose data never leave it. It needs no PyTorch.
 
-    app = client_app(load_data)
+    app = client_app()              each SuperNode says where its data are
+    app = client_app(load_data)     or `load_data(partition_id)` gives the data of one device
 
-`load_data(partition_id)` gives the data of one device. The network and all else comes with the messages.
+The network and all else comes with the messages, so one app serves every model and every device of a fleet.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,21 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.supercore.utils import get_flwr_home
 
-from fedmef.data import Dataset
 from fedmef.device.backend import Backend, open_backend
 from fedmef.device.choice import BackendName
 from fedmef.device.device import MOST_WEIGHTS, Device
+from fedmef.device.own_data import OpenSamples, open_own_data
+from fedmef.device.resident import give_back_freed_memory
 from fedmef.device.training import Samples
+from fedmef.errors import UserError
 from fedmef.experiment.names import load_object
-from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
+from fedmef.federation.engines.flower.translation import (
+    content_of,
+    device_number,
+    device_reply,
+    take_content,
+    train_reply,
+)
 from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
 from fedmef.wire.job import read_job
@@ -31,17 +40,21 @@ from fedmef.wire.store import Store
 if TYPE_CHECKING:
     from torch import nn
 
-LoadData = Callable[..., Dataset]
+    from fedmef.data import Dataset
+
+LoadData = Callable[..., "Dataset"]
 LoadModule = Callable[[Network], "nn.Module"]
 
-STORE = "store"  # a node's setting: the folder for what it keeps between rounds
+# A node's settings, next to its partition-id.
+STORE = "store"  # the folder for what it keeps between rounds
+DATA = "data"  # where its data are: see fedmef.device.own_data
 
 
 @dataclass(frozen=True)
 class _Settings:
     """What an app says of its device: see `client_app`."""
 
-    load_data: LoadData
+    load_data: LoadData | None
     methods: tuple[str, ...]
     load_module: LoadModule | None
     backend: BackendName
@@ -50,7 +63,7 @@ class _Settings:
 
 
 def client_app(
-    load_data: LoadData,
+    load_data: LoadData | None = None,
     *,
     methods: tuple[str, ...] = (),
     load_module: LoadModule | None = None,
@@ -58,10 +71,10 @@ def client_app(
     accelerator: str = "cpu",
     most_weights: int | None = MOST_WEIGHTS,
 ) -> ClientApp:
-    """A ClientApp that is one device.
+    """A ClientApp that is one device. Its data are where its SuperNode says: --node-config 'data="/folder"'.
 
     Args:
-        load_data: a function of a module; called with the device's number.
+        load_data: a function of a module; called with the device's number where a SuperNode names no data.
         methods: methods of your own that the server may ask for, as "package.module:Class".
         load_module: gives the PyTorch module of a network that cannot be described as data; others need none.
         backend: what executes the network; auto chooses for each network, by what the device has.
@@ -85,21 +98,45 @@ def client_app(
 def _device_round(message: Message, context: Context, settings: _Settings) -> Message:
     """Not within `client_app`: Ray pickles what is, with whatever it names."""
     number = device_number(context)
-    split = settings.load_data(number).train
-    samples = Samples(split.images, split.labels, np.arange(len(split)))
 
-    def train(number: int, content: bytes) -> bytes:
-        device = Device(
-            number,
-            samples,
-            partial(_backend, settings, read_job(content).method),
-            store_of(context),
-            partial(_find_method, settings.methods),
-            settings.most_weights,
-        )
-        return device.train(content)
+    def train() -> bytes:
+        give_back_freed_memory()
+        device = _device(number, read_job(content_of(message)).method, context, settings)
+        # Nobody but the device has the content now, so it is gone while the device trains.
+        return device.train(take_content(message))
 
     return train_reply(message, number, train)
+
+
+def _device(number: int, method: str, context: Context, settings: _Settings) -> Device:
+    return Device(
+        number,
+        _samples(number, context, settings.load_data),
+        partial(_backend, settings, method),
+        store_of(context),
+        partial(_find_method, settings.methods),
+        settings.most_weights,
+    )
+
+
+def _samples(number: int, context: Context, load_data: LoadData | None) -> Samples | OpenSamples:
+    if where := context.node_config.get(DATA):
+        return _own(str(where), store_of(context).folder)
+    if load_data is None:
+        raise UserError(
+            f"data: device {number} has none; start its SuperNode with "
+            f"--node-config 'partition-id={number} data=\"/folder\"'"
+        )
+    return _loaded(load_data, number)
+
+
+_own = lru_cache(maxsize=1)(open_own_data)  # a process is one device, or in a simulation one after the other
+
+
+@lru_cache(maxsize=1)
+def _loaded(load_data: LoadData, number: int) -> Samples:
+    split = load_data(number).train
+    return Samples(split.images, split.labels, np.arange(len(split)))
 
 
 def _backend(settings: _Settings, method: str, network: Network) -> Backend:
@@ -118,8 +155,8 @@ def _find_method(own: tuple[str, ...], name: str) -> type[Method]:
     if name not in own:
         return find_builtin_method(name)
     method = load_object("method", name)
-    assert isinstance(method, type)
-    assert issubclass(method, Method)
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UserError(f"method '{name}' is no fedmef.methods.Method: correct methods=... of client_app")
     return method
 
 

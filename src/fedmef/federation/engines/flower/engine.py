@@ -5,8 +5,9 @@ from types import TracebackType
 from typing import Self
 
 from fedmef.federation.engines.base import Lost
+from fedmef.federation.engines.flower.answers import answer_of
 from fedmef.federation.engines.flower.nodes import Nodes
-from fedmef.federation.engines.flower.translation import answer_of, train_message
+from fedmef.federation.engines.flower.translation import train_message
 from fedmef.runs.records import DeviceReport
 
 

@@ -23,7 +23,12 @@ from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
-from fedmef.federation.engines.flower.translation import device_number, device_reply, train_reply
+from fedmef.federation.engines.flower.translation import (
+    content_of,
+    device_number,
+    device_reply,
+    train_reply,
+)
 from fedmef.federation.engines.scratch import Scratch
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.wire.store import Store
@@ -138,9 +143,9 @@ def _client_app(experiment: str, data: Path, store: Store) -> ClientApp:
 
 
 def _train(message: Message, device: int, fleet: Fleet) -> Message:
-    def train(device: int, content: bytes) -> bytes:
+    def train() -> bytes:
         with _on_time(fleet.experiment.deadline):
-            return fleet.train(device, content)
+            return fleet.train(device, content_of(message))
 
     return train_reply(message, device, train)
 

@@ -6,18 +6,14 @@ from logging import ERROR
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
-from pydantic import ValidationError
 
+from fedmef.device.lost import Lost
 from fedmef.device.measured import measured
 from fedmef.errors import NoAnswerError, NotHeldError, UserError
-from fedmef.federation.engines.base import Lost
-from fedmef.runs.records import DeviceReport
 
 TRAIN, WHICH_DEVICE = "train.round", "query.device"
 STYPE = "fedmef.safetensors"
 NOT_OURS = "a Flower message without one of ours in it: do both sides run this app?"
-# What Flower answers in the place of a node whose message is void by now.
-EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 
 class MalformedError(Exception):
@@ -59,11 +55,11 @@ def device_of(reply: Message) -> int:
     return device
 
 
-def train_reply(message: Message, device: int, train: Callable[[int, bytes], bytes]) -> Message:
-    """A device's round: its answer and what it measured of itself, or why it has none."""
+def train_reply(message: Message, device: int, train: Callable[[], bytes]) -> Message:
+    """A device's reply to a message: its answer and what it measured of itself, or why it has none."""
     try:
         with measured() as costs:
-            answer = train(device, content_of(message))
+            answer = train()
     except NoAnswerError as reason:
         return _failure(Lost(str(reason)), message)
     except NotHeldError as error:  # an ordinary event: it will be sent everything
@@ -80,54 +76,23 @@ def _failure(lost: Lost, message: Message) -> Message:
     return Message(Error(code, lost.to_text()), reply_to=message)
 
 
-def answer_of(
-    reply: Message | None, device: int, bytes_down: int, deadline: float | None
-) -> tuple[bytes | Lost, DeviceReport | None]:
-    """A device's answer and what it measured of itself, or why there is none. No reply is trusted."""
-    late = Lost.too_late(deadline) if deadline else Lost("no answer")
-    if reply is None or (reply.has_error() and reply.error.code in EXPIRED):
-        return late, None
-    if reply.has_error():
-        return lost_of(reply), None
-    try:
-        answer = content_of(reply)
-        report = _report_of(reply, device, bytes_down, len(answer))
-    except MalformedError as error:
-        return Lost(str(error)), None
-    if deadline is not None and report.seconds > deadline:
-        return late, None
-    return answer, report
-
-
-def lost_of(reply: Message) -> Lost:
-    """Why a node gave no answer; what is not from us has no traceback."""
-    reason = reply.error.reason or "its node reported an error"
-    if "ray.exceptions.Actor" in reason:  # three paragraphs, of addresses and log files
-        return Lost("its worker process died: killed, or out of memory (fewer workers need less)")
-    return Lost.from_text(reason)
-
-
 def content_of(message: Message) -> bytes:
     """The bytes that a message carries; raises `MalformedError`."""
-    record = message.content.array_records.get("fedmef", ArrayRecord())
-    array = record.get("message")
+    return bytes(_carrier(message).data)
+
+
+def take_content(message: Message) -> bytes:
+    """The same, and the message has them no more: Flower holds on to it for as long as a device trains."""
+    array = _carrier(message)
+    content, array.data = bytes(array.data), b""
+    return content
+
+
+def _carrier(message: Message) -> Array:
+    array = message.content.array_records.get("fedmef", ArrayRecord()).get("message")
     if array is None or array.stype != STYPE:
         raise MalformedError(NOT_OURS)
-    return bytes(array.data)
-
-
-def _report_of(reply: Message, device: int, bytes_down: int, bytes_up: int) -> DeviceReport:
-    costs = reply.content.metric_records.get("costs", MetricRecord())
-    try:
-        return DeviceReport(
-            device=device,
-            seconds=costs.get("seconds"),  # type: ignore[arg-type]
-            peak_memory=costs.get("peak-memory"),  # type: ignore[arg-type]
-            bytes_down=bytes_down,
-            bytes_up=bytes_up,
-        )
-    except ValidationError:
-        raise MalformedError("its answer does not say what it cost: seconds and peak-memory") from None
+    return array
 
 
 def _array(content: bytes) -> ArrayRecord:

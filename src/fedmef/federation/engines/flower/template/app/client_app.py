@@ -1,4 +1,8 @@
-"""The device's half: its data. The network comes with the messages, so a device needs no model code."""
+"""The device's half, the same on every device: the network comes with the messages.
+
+A SuperNode says where its data are: `--node-config 'partition-id=0 data="/folder"'`; see README.md. One that
+does not gets them from `load_data`.
+"""
 
 from fedmef.federation.engines.flower import client_app
 

@@ -6,10 +6,11 @@ SHARES = 10  # into which the digits are divided, to have something for each dev
 
 
 def load_data(partition_id: int | None = None) -> Dataset:
-    """YOUR DATA. On a device, `partition_id` is its number: `train` is what it has, and `test` is not used.
+    """YOUR DATA. On the server, `partition_id` is None: `test` scores the global model.
 
-    On the server it is None: `test` scores the global model, and the mean and standard deviation of `train`
-    (or `known_statistics`, if you give them) normalise the images on every device.
+    The mean and standard deviation of `train` (or `known_statistics`, if you give them) normalise the images
+    on every device. On a device that has no data of its own, `partition_id` is its number, and it trains on
+    `train`.
     Images are NumPy arrays of uint8 [N, C, H, W], labels of int64 [N].
     """
     digits = load_dataset("digits")
