@@ -48,6 +48,10 @@ class NetworkError(FedmefError):
     """A network as data that is not one, or arrays that do not fit it."""
 
 
+class OutOfMemoryError(NetworkError, MemoryError):
+    """A network that does not fit into the memory that there is."""
+
+
 class MessageError(FedmefError):
     """Bytes that are not a message of ours, or not one for this receiver."""
 

@@ -39,7 +39,7 @@ class Broken(Method):
     def train(self, local: "LocalTraining", job: Job) -> Extras:
         self.asked.append(local.device)
         if local.device in self.devices:
-            raise MemoryError("on purpose")
+            raise RuntimeError("on purpose")
         return super().train(local, job)
 
 

@@ -15,6 +15,7 @@ import torch
 import fedmef
 from fedmef.data import load_dataset
 from fedmef.device.backend import backend_for
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.api import evaluate_run, new_directory
@@ -273,17 +274,27 @@ def test_a_batch_of_one_sample_never_stops_batchnorm(tmp_path: Path) -> None:
     fedmef.run(experiment, tmp_path / "run")
 
 
+def run_script_without_guard(folder: Path, backend: str) -> subprocess.CompletedProcess[str]:
+    settings = f"width=8, rounds=1, engine='processes', workers=2, backend={backend!r}"
+    (folder / "script.py").write_text(f"import fedmef\nfedmef.run(fedmef.Experiment({settings}), 'run')\n")
+    return subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
 def test_a_script_without_the_main_guard_is_told_so_and_leaves_nothing(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import fedmef\n"
-        "fedmef.run(fedmef.Experiment(width=8, rounds=1, engine='processes', workers=2), 'run')\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    ended = run_script_without_guard(tmp_path, "torch")
     assert "needs 'if __name__ == \"__main__\":' around it" in ended.stderr.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == [script]
+    assert [file.name for file in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.skipif(bool(missing_kernels()), reason="the native kernels are not built")
+def test_a_script_without_the_main_guard_runs_on_native_whose_workers_do_not_import_it(
+    tmp_path: Path,
+) -> None:
+    ended = run_script_without_guard(tmp_path, "native")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert Run.open(tmp_path / "run").finished
 
 
 def test_a_run_whose_devices_lost_everything_sends_it_again(inline_run: Run, tmp_path: Path) -> None:

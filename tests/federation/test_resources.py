@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import multiprocessing
 import os
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import fedmef
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
 from fedmef.runs.records import Round
-from tests.federation.small import AfterRounds, digest
+from tests.federation.small import AfterRounds, digest, workers
 
 TINY: dict[str, Any] = {
     "dataset": "synthetic",
@@ -43,8 +42,7 @@ def test_memory_of_server_and_workers_is_flat_over_300_rounds(tmp_path: Path) ->
     def watch(record: Round) -> None:
         if record.round in (20, 299):
             gc.collect()
-            workers = sorted(child.pid or 0 for child in multiprocessing.active_children())
-            seen[record.round] = [resident(process) for process in (os.getpid(), *workers)]
+            seen[record.round] = [resident(process) for process in (os.getpid(), *workers())]
 
     experiment = Experiment(**TINY, rounds=300, evaluate_every=10, engine="processes", workers=2)
     fedmef.run(experiment, tmp_path / "run", watchers=[AfterRounds(watch)])
@@ -73,7 +71,7 @@ def test_file_handles_processes_and_scratch_files_go_on_every_way_out(
     with pytest.raises(FedmefError, match="on purpose"):
         fedmef.run(experiment, tmp_path / "second", watchers=[AfterRounds(fail)])
     assert handles() == before
-    assert multiprocessing.active_children() == []
+    assert workers() == []
     assert list((tmp_path / "scratch").glob("fedmef-*")) == []
 
 

@@ -24,6 +24,7 @@ from getopt import GetoptError, gnu_getopt  # noqa: E402  (argparse takes 1.5 MB
 from pathlib import Path  # noqa: E402
 
 from fedmef.device.choice import missing_kernels  # noqa: E402
+from fedmef.device.device import Device  # noqa: E402
 from fedmef.device.enforced import enforce_limit, parse_bytes  # noqa: E402
 from fedmef.device.measured import measured  # noqa: E402
 from fedmef.device.own_data import open_own_data  # noqa: E402
@@ -73,19 +74,26 @@ def _work(arguments: Sequence[str]) -> int:
     if ":" in options["data"] or "method" in options:
         bring_back_openssl()
     give_back_freed_memory()
-    store = Path(options["store"]) if "store" in options else None
-    device = native_device(
-        open_own_data(options["data"], store or Path(options["data"])),
-        number=int(number),
-        store=store,
-        methods=[value for name, value in given if name == "--method"],
-        trusts_server="trust-server" in options,
-    )
-    if limit is not None:
-        enforce_limit(limit)
+
+    def open_device() -> Device:
+        store = Path(options["store"]) if "store" in options else None
+        device = native_device(
+            open_own_data(options["data"], store or Path(options["data"])),
+            number=int(number),
+            store=store,
+            methods=[value for name, value in given if name == "--method"],
+            trusts_server="trust-server" in options,
+        )
+        if limit is not None:
+            enforce_limit(limit)
+        return device
+
     if "serve" in options:
-        serve(device, *private_streams())
-        return 0
+        try:
+            return serve(open_device, *private_streams())
+        except BrokenPipeError:  # whoever sent the message is gone
+            return 1
+    device = open_device()
     with measured() as costs:
         answer = device.train(read_bounded(Path(files[0]), MAXIMUM_BYTES))
         write_atomically(Path(files[1]), answer)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 
 from fedmef.device.backend import Step
-from fedmef.errors import NetworkError, UserError
+from fedmef.errors import NetworkError, OutOfMemoryError, UserError
 from fedmef.methods.extrusion import Pull
 from fedmef.native import _kernels
 from fedmef.native.assembly import assemble, open_runtime
@@ -72,10 +72,12 @@ class NativeBackend:
             if isinstance(operation, Layer | BatchNorm):
                 try:
                     _load(self._runtime, operation, arrays)
-                except (ValueError, MemoryError) as error:
+                except ValueError as error:
                     raise NetworkError(
                         f"the native kernels refuse the state of {operation.module}: {error}"
                     ) from None
+                except MemoryError:
+                    raise OutOfMemoryError(f"there is not enough memory for {operation.module}") from None
 
     def state(self, names: Collection[str] | None = None) -> State:
         state: State = {}
@@ -171,7 +173,7 @@ class NativeBackend:
         except ValueError as error:
             raise NetworkError(f"the native kernels refuse a batch: {error}") from None
         except MemoryError:
-            raise NetworkError("there is not enough memory for a batch; it needs to be smaller") from None
+            raise OutOfMemoryError("there is not enough memory for a batch; it needs to be smaller") from None
 
     def _program(self, mode: Mode, images: int, growing: Iterable[str] = ()) -> tuple[Plan, _kernels.Program]:
         if images == 0:

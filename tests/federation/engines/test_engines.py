@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import fedmef
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation import engines
@@ -29,18 +30,25 @@ EVERY_ENGINE = [
     pytest.param("flower", 2, marks=pytest.mark.slow),
 ]
 
+# Their workers differ: the shipped device on native, a process with all of the simulation on torch.
+BACKENDS = [
+    pytest.param("native", marks=pytest.mark.skipif(bool(missing_kernels()), reason="no kernels")),
+    pytest.param("torch", marks=pytest.mark.slow),
+]
 
-@pytest.fixture(scope="module")
-def inline_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path_factory.mktemp("runs") / "inline")
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def inline_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    experiment = Experiment(**FIVE_ADJUSTMENTS, backend=request.param)
+    return fedmef.run(experiment, tmp_path_factory.mktemp("runs") / "inline")
 
 
 @pytest.mark.parametrize(("engine", "workers"), EVERY_ENGINE)
 def test_every_engine_ends_in_the_same_bits(
     inline_run: Run, tmp_path: Path, engine: str, workers: int
 ) -> None:
-    experiment = Experiment(**{**FIVE_ADJUSTMENTS, "engine": engine, "workers": workers})
-    run = fedmef.run(experiment, tmp_path / "run")
+    settings = {**inline_run.experiment.model_dump(), "engine": engine, "workers": workers}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run")
     assert digest(run.path) == digest(inline_run.path)
     assert steady(run) == steady(inline_run)
     assert [[report.device for report in record.device_reports] for record in run.rounds] == [
@@ -106,13 +114,16 @@ def test_a_network_that_fails_says_why(tmp_path: Path, engine: str, workers: int
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("engine", ["processes", "flower"])
-def test_a_device_that_raises_hangs_or_is_killed_costs_its_own_update(engine: str, tmp_path: Path) -> None:
+def test_a_device_that_raises_hangs_or_is_killed_costs_its_own_update(
+    engine: str, backend: str, tmp_path: Path
+) -> None:
     if engine == "flower":
         pytest.importorskip("flwr")
         pytest.importorskip("ray")
     settings = {**SMALL, "devices": 5, "devices_per_round": 5, "rounds": 2, "method": f"{OWN}:Moody"}
-    settings |= {"engine": engine, "workers": 2, "deadline": 20.0, "min_devices": 2}
+    settings |= {"engine": engine, "backend": backend, "workers": 2, "deadline": 20.0, "min_devices": 2}
     run = fedmef.run(Experiment(**settings), tmp_path / "run")
     first, second = run.rounds
     reasons = {failed.device: failed.reason for failed in first.lost}
@@ -144,6 +155,7 @@ def test_the_engine_is_the_one_that_the_experiment_asks_for(
         ({"engine": "auto", "workers": 2}, ProcessEngine, 2),
         ({"engine": "auto", "workers": 1}, InlineEngine, None),
         ({"engine": "auto", "devices_per_round": 1}, InlineEngine, None),
+        ({"engine": "auto", "workers": 1, "device_memory": "96MB"}, ProcessEngine, 1),  # to enforce it
         ({"engine": "auto", "accelerator": "cuda"}, InlineEngine, None),  # one GPU, one process at a time
     ]
     for settings, kind, workers in cases:

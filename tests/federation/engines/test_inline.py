@@ -52,7 +52,7 @@ def test_a_device_that_fails_costs_its_own_update_only(
     assert answers[0] == Lost("dropped out (injected)")
     broken = answers[1]
     assert isinstance(broken, Lost)
-    assert broken.reason == "device 1 failed: MemoryError: on purpose"
+    assert broken.reason == "device 1 failed: RuntimeError: on purpose"
     assert "own_parts.py" in broken.traceback
     assert isinstance(answers[2], bytes)
     assert [report.device for report in engine.reports] == [2]

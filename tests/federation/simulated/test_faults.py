@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import fedmef
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import MessageError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.simulated.faults import InjectedFault, Killed, TooLate, corrupt, raise_fault
@@ -25,6 +26,11 @@ SMALL: dict[str, Any] = {
     "adjust_every": 1,
     "adjust_until": 9,
 }
+# Their workers differ: the shipped device on native, a process with all of the simulation on torch.
+BACKENDS = [
+    pytest.param("native", marks=pytest.mark.skipif(bool(missing_kernels()), reason="no kernels")),
+    pytest.param("torch", marks=pytest.mark.slow),
+]
 MANY = "drop=0.3,slow=0.1,corrupt=0.05,kill=0.02"
 
 
@@ -62,9 +68,10 @@ def comparable(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture(scope="module", params=BACKENDS)
+def faulty_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = {**SMALL, "rounds": 4, "faults": f"{MANY},kill@0:1,corrupt@1:1,slow@2:2"}
+    settings |= {"backend": request.param, "attackers": 0.2, "attack_scale": 0.5}
     return fedmef.run(Experiment(**settings), tmp_path_factory.mktemp("runs") / "inline")
 
 
@@ -91,8 +98,16 @@ def test_every_engine_loses_the_same_devices_and_ends_in_the_same_bits(
 
 
 @pytest.mark.slow
-def test_an_injected_slow_device_really_hangs_until_the_deadline(tmp_path: Path) -> None:
-    settings = {**SMALL, "devices": 3, "devices_per_round": 3, "rounds": 1, "faults": "slow@0:1"}
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_injected_slow_device_is_given_up_at_the_deadline(tmp_path: Path, backend: str) -> None:
+    settings = {
+        **SMALL,
+        "backend": backend,
+        "devices": 3,
+        "devices_per_round": 3,
+        "rounds": 1,
+        "faults": "slow@0:1",
+    }
     settings |= {"engine": "processes", "workers": 1, "deadline": 10.0}
     (record,) = fedmef.run(Experiment(**settings), tmp_path / "run").rounds
     assert [failed.reason for failed in record.lost] == ["no answer within the deadline of 10 s"]

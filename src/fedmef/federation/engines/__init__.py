@@ -18,8 +18,9 @@ def start_engine(fleet: "Fleet") -> Engine:
     workers = min(experiment.workers or _cores(), experiment.devices_per_round)
     wanted = experiment.engine
     if wanted == "auto":
-        # One GPU is faster with one process at a time.
-        wanted = "processes" if workers > 1 and experiment.accelerator == "cpu" else "inline"
+        # One GPU is faster with one process at a time. A limit is enforced on a process of its own only.
+        several = workers > 1 or experiment.device_memory is not None
+        wanted = "processes" if several and experiment.accelerator == "cpu" else "inline"
     if wanted == "inline":
         from fedmef.federation.engines.inline import InlineEngine  # noqa: PLC0415  (one of three)
 

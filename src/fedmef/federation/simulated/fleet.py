@@ -51,14 +51,29 @@ class Fleet:
 
     def train(self, device: int, message: bytes) -> bytes:
         """One device's round: bytes in, bytes out, with the faults and attackers of the experiment."""
-        experiment, job = self.experiment, read_job(message)
-        fault = Faults.parse(experiment.faults).of(job.seed, job.round, job.attempt, device)
-        raise_fault(fault)
-        attacks = device in attackers(experiment.attackers, experiment.devices, experiment.seed)
-        answer = self._device(device).train(message)
-        if attacks:
+        raise_fault(self.fault(device, message))
+        return self.tampered(device, message, self.train_honestly(device, message))
+
+    def fault(self, device: int, message: bytes) -> str | None:
+        """How a device fails in the round of a message, if it does."""
+        if not self.experiment.faults:
+            return None
+        job = read_job(message)
+        return Faults.parse(self.experiment.faults).of(job.seed, job.round, job.attempt, device)
+
+    def train_honestly(self, device: int, message: bytes) -> bytes:
+        """The same without faults and attackers."""
+        return self._device(device).train(message)
+
+    def tampered(self, device: int, message: bytes, answer: bytes) -> bytes:
+        """What an attacker or a corrupting device makes of its answer; others leave it as it is."""
+        experiment = self.experiment
+        if device in attackers(experiment.attackers, experiment.devices, experiment.seed):
             answer = scale_update(message, answer, experiment.attack_scale, self.store)
-        return corrupt(answer, job.seed, job.round, device) if fault == "corrupt" else answer
+        if self.fault(device, message) != "corrupt":
+            return answer
+        job = read_job(message)
+        return corrupt(answer, job.seed, job.round, device)
 
     def _device(self, number: int) -> Device:
         train = self.dataset.train
