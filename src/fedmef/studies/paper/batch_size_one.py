@@ -20,7 +20,7 @@ OWN: dict[Scale, dict[str, Any]] = {
     "paper": {},
 }
 # Small batches tolerate small steps only; the paper names no other rate than its usual one: it diverges. Of a
-# sixteenth, a 32nd and a 64th the first was the best for FedMef and FedTiny, with γ = 1 (docs/notes/tuning.md).
+# sixteenth, a 32nd and a 64th the first was the best for FedMef and FedTiny (docs/notes/tuning.md).
 SMALLER_STEPS = 16
 
 
