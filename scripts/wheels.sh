@@ -30,7 +30,8 @@ build() {
         echo "$0: no wheel for $1; $log says why" >&2
         return 1
     fi
-    "$python" -m auditwheel repair --wheel-dir "$out" "$work"/fedmef-*.whl >/dev/null
+    "$python" -m auditwheel repair --wheel-dir "$out" "$work"/fedmef-*.whl >>"$log" 2>&1 ||
+        { echo "$0: auditwheel refuses the wheel for $1; $log says why" >&2; return 1; }
 }
 
 native() { build "$(uname -m)"; }

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -22,17 +21,11 @@ class Arm:
 
     wheel: Path
     command: tuple[str, ...]
-    environment: dict[str, str]
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Python with these arguments; fails if it does."""
         done = subprocess.run(
-            [*self.command, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env={**self.environment, **environment},
+            [*self.command, *arguments], capture_output=True, text=True, check=False, cwd=ROOT
         )
         assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
         return done
@@ -47,11 +40,6 @@ def missing() -> str:
     return "" if any(map(shutil.which, EMULATORS)) else "there is no qemu: apt install qemu-user-static"
 
 
-@cache
-def emulator() -> str:
-    return next(name for name in EMULATORS if shutil.which(name))
-
-
 def install(folder: Path) -> Arm:
     """Build the wheel, and install it with what it needs and what its tests need."""
     build, root = ROOT / "build", ROOT / "build" / "arm64"
@@ -63,8 +51,9 @@ def install(folder: Path) -> Arm:
     (wheel,) = folder.glob("*.whl")
     site = folder / "site"
     for_arm = ["--only-binary=:all:", "--python-version=3.11", *(f"--platform={name}" for name in PLATFORMS)]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*pip, "--target", site, *for_arm, wheel, "pytest", "hypothesis"], check=True)
-    inside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FEDMEF_"))}
-    command = (emulator(), "-L", str(root), str(root / "usr" / "bin" / "python3.11"))
-    return Arm(wheel, command, {**inside, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"})
+    inside = ("env", "-u", "FEDMEF_INSTRUCTIONS", "-u", "FEDMEF_EMULATOR", f"PYTHONPATH={site}")
+    python = str(root / "usr" / "bin" / "python3.11")
+    command = (next(filter(shutil.which, EMULATORS)), "-L", str(root), python)
+    return Arm(wheel, (*inside, "PYTHONDONTWRITEBYTECODE=1", *command))

@@ -1,7 +1,7 @@
-"""The native backend on another processor, emulated: for tests whose reference needs PyTorch, which stays here.
+"""The native backend on another processor, emulated, for tests that compare with PyTorch, which stays here.
 
-A child process has the kernels (see `arm.py`), one backend after the other; requests and answers are JSON whose
-arrays stand behind it. This file is both ends: the child runs it as a program.
+A child process has the kernels (see `arm.py`). Requests and answers are JSON, and the bytes of the arrays in
+it follow. This file is both ends: the child runs it as a program.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ LENGTH = struct.Struct("<Q")
 Arrays = dict[str, np.ndarray]
 
 
-def write(stream: BinaryIO, content: Any) -> None:
+def write(stream: IO[bytes], content: Any) -> None:
     """JSON, and the bytes of every array in it."""
     arrays: list[np.ndarray] = []
 
@@ -44,7 +44,7 @@ def write(stream: BinaryIO, content: Any) -> None:
     stream.flush()
 
 
-def read(stream: BinaryIO) -> Any:
+def read(stream: IO[bytes]) -> Any:
     """What `write` wrote; None at the end."""
     if not (header := stream.read(LENGTH.size)):
         return None
@@ -130,7 +130,8 @@ class Served:
         return available()
 
     def open(self, network: str, threads: int, instructions: str | None, inspect: bool) -> None:
-        self.backend = NativeBackend(Network.from_json(network.encode()), threads, instructions, inspect=inspect)
+        opened = Network.from_json(network.encode())
+        self.backend = NativeBackend(opened, threads, instructions, inspect=inspect)
 
     def step(self, images: np.ndarray, labels: np.ndarray, rate: float) -> float:
         return self.backend.step(images, labels, rate).loss
@@ -143,7 +144,7 @@ class Served:
         return getattr(self.backend, name)
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     served = Served()
     while (request := read(requests)) is not None:
         call, *arguments = request
