@@ -42,16 +42,8 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"])
     python = folder / "venv" / "bin" / "python"
     # What is compiled already is copied, which saves minutes; test_arm.py installs a wheel that has it.
-    wheel: list[str | Path] = [
-        *PIP,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        folder,
-        ROOT,
-    ]
-    run(wheel, FEDMEF_NATIVE="off")
+    build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    run(build, FEDMEF_NATIVE="off")
     (built,) = folder.glob("*.whl")
     run([*PIP, "--python", python, "install", "-c", ROOT / "constraints.txt", built])
     where = run([python, "-c", "import fedmef.native; print(fedmef.native.__path__[0])"]).stdout.strip()
