@@ -112,7 +112,9 @@ def test_a_round_gives_what_it_gives_here(
 
 def change(update: Update, model: Model) -> np.ndarray:
     """What a round did to the weights, all in one vector."""
-    return np.concatenate([(array - model.state[name]).ravel() for name, array in update.weights.items()])
+    return np.concatenate(
+        [(update.weights[name] - model.state[name]).ravel() for name in sorted(update.weights)]
+    )
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
