@@ -66,7 +66,7 @@ def test_the_kernels_agree_with_pytorch(installed: Arm) -> None:
     """The tests of agreement themselves: PyTorch runs here, the kernels are emulated."""
     files = ["tests/native/test_agreement.py", "tests/native/test_random_networks.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", *files, "-k", QUICK],
+        [sys.executable, "-m", "pytest", "--verbose", "-p", "no:cacheprovider", *files, "-k", QUICK],
         capture_output=True,
         text=True,
         check=False,
@@ -74,6 +74,8 @@ def test_the_kernels_agree_with_pytorch(installed: Arm) -> None:
         env={**os.environ, EMULATOR: shlex.join(installed.command)},
     )
     assert done.returncode == 0, done.stdout[-4000:]
+    assert "neon] PASSED" in done.stdout  # and not this machine's kernels
+    assert "avx2" not in done.stdout
 
 
 @pytest.fixture(scope="module")
