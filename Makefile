@@ -23,7 +23,7 @@ CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja"
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo deploy-demo native sanitize test test-slow test-all lint bench clean
+.PHONY: help demo deploy-demo native wheels sanitize test test-slow test-all lint bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ deploy-demo: $(NATIVE) ## a federation of real processes with TLS on this machin
 	$(BIN)/python scripts/deploy_demo.py runs/deploy_demo
 
 native: $(NATIVE) ## compile the native kernels of csrc/
+
+wheels: $(READY) ## wheels for this machine and, cross-compiled, for 64-bit ARM, in dist
+	PYTHON=$(BIN)/python scripts/wheels.sh dist
 
 test: lint $(NATIVE) ## lint, then every test that is quick
 	$(PYTEST) -m "not slow"
@@ -77,7 +80,7 @@ endif
 $(NATIVE): $(READY) CMakeLists.txt $(CSRC)
 ifeq ($(FEDMEF_NATIVE),off)
 	@rm -rf build/native src/fedmef/native/_kernels*.so
-	@echo "fedmef: FEDMEF_NATIVE=off, so the native kernels are not built: everything runs on PyTorch."
+	@echo "fedmef: FEDMEF_NATIVE=off, so the native kernels are not built: only PyTorch can train."
 else
 	@$(CONFIGURE) -B build/native
 	@$(CMAKE) --build build/native || \

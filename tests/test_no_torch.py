@@ -1,5 +1,6 @@
 """The core runs where there is no PyTorch, and the command line answers before anything heavy is loaded."""
 
+import importlib
 import json
 import pkgutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 import fedmef.methods
 from fedmef.device.choice import missing_kernels
+from fedmef.errors import naming_the_extra
 
 METHODS = [
     f"fedmef.methods.{module.name}"
@@ -91,6 +93,66 @@ def test_the_command_line_loads_nothing_heavy_before_it_must() -> None:
 
 def test_a_device_needs_neither_pydantic_nor_what_people_look_at() -> None:
     assert loaded_by(["fedmef.device.device"], ["pydantic", "rich", "typer", "matplotlib", "PIL"]) == {}
+
+
+# Runs code where nothing of the extra `train` can be imported.
+WITHOUT_TRAIN = """
+import sys
+from importlib.abc import MetaPathFinder
+from fedmef.errors import TRAIN
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in TRAIN:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Missing())
+import fedmef
+from fedmef.errors import NotInstalledError
+
+"""
+
+
+def run_without_train(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TRAIN + code], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "fedmef.sparsify",
+        "fedmef.SparseConv2d",
+        "fedmef.run(fedmef.Experiment())",
+        "fedmef.run(fedmef.Experiment(backend='native'))",
+        "from fedmef.methods import find_method; find_method('prunefl')",
+    ],
+)
+def test_what_the_light_installation_lacks_is_named_with_its_extra(code: str) -> None:
+    ended = run_without_train(f"try:\n    {code}\nexcept NotInstalledError as error:\n    print(error)")
+    assert "torch is not installed" in ended.stdout, ended.stderr[-2000:]
+    assert "pip install 'fedmef[train]'" in ended.stdout
+
+
+def test_another_missing_module_is_not_taken_for_one_of_the_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), naming_the_extra():
+        importlib.import_module("no_such_module")
+
+
+def test_the_command_of_the_light_installation_says_in_one_line_what_to_install() -> None:
+    ended = run_without_train("from fedmef.__main__ import command\ncommand()")
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1
+    assert "pip install 'fedmef[train]'" in ended.stderr
+
+
+def test_everything_of_a_device_can_be_imported_in_the_light_installation() -> None:
+    packages = ["sparsity", "wire", "experiment", "native", "device"]
+    modules = [*METHODS, *(module for package in packages for module in every_module(package))]
+    ended = run_without_train("".join(f"import {module}\n" for module in modules))
+    assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 def test_the_names_of_the_package_are_all_there() -> None:

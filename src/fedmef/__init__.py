@@ -48,7 +48,10 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("fedmef")
     if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+        from fedmef.errors import naming_the_extra  # noqa: PLC0415  (nothing is loaded before it is used)
+
+        with naming_the_extra():
+            return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'fedmef' has no attribute '{name}'")
 
 

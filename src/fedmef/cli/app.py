@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import fedmef
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, naming_the_extra
 
 # A command's module in this package, and the first line of its help: `fedmef --help` needs no more than that.
 COMMANDS = {
@@ -86,7 +86,8 @@ def main() -> None:
     # What a wrong command line raises: click's error below typer 0.26, typer's own since.
     usage_error = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
     try:
-        code = app(arguments, standalone_mode=False)
+        with naming_the_extra():
+            code = app(arguments, standalone_mode=False)
         if code == CONTROL_C:  # typer made it of a KeyboardInterrupt
             typer.echo("fedmef: stopped", err=True)
     except usage_error as error:

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fedmef.device.backend import import_backend
 from fedmef.device.choice import native_threads
 from fedmef.device.device import MOST_VALUES, MOST_WEIGHTS, Device
 from fedmef.device.lost import Lost
@@ -154,9 +155,7 @@ def native_device(
         methods: methods of your own that the server may ask for, as "package.module:Class".
         trusts_server: a network of any size will do.
     """
-    from fedmef.device.native_backend import NativeBackend  # noqa: PLC0415  (only if the kernels are built)
-
-    threads = native_threads()
+    backend, threads = import_backend("native"), native_threads()
     own = {name: _load_method(name) for name in methods}  # now, and not in a round whose time it would take
 
     def find(name: str) -> type[Method]:
@@ -165,7 +164,7 @@ def native_device(
     return Device(
         number,
         samples,
-        lambda network: NativeBackend(network, threads=threads),
+        lambda network: backend(network, threads=threads),
         Store(store) if store is not None else None,
         find,
         most_weights=None if trusts_server else MOST_WEIGHTS,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedmef.errors import UserError
+from fedmef.errors import UserError, naming_the_extra
 
 
 def load_object(kind: str, path: str) -> object:
@@ -47,7 +47,8 @@ def load_part(module: str, name: str) -> Any:
     collecting = gc.isenabled()
     gc.disable()  # a large import makes no garbage; searching for it takes a sixth of the time
     try:
-        return getattr(importlib.import_module(module), name)
+        with naming_the_extra():
+            return getattr(importlib.import_module(module), name)
     finally:
         if collecting:
             gc.enable()
