@@ -105,11 +105,8 @@ def parts_of(name: str, peak: int, before: int, backend: Any) -> dict[str, int]:
         "data": now["data"],
     }
     in_step = name in ("step", "growth")
-    memory = (
-        backend.memory()
-        if backend is not None
-        else dict.fromkeys(("arena", "weights", "indices", "scratch"), 0)
-    )
+    memory = dict.fromkeys(("weights", "indices", "scratch", "arena"), 0)
+    memory |= {} if backend is None else backend.memory()
     parts |= {kind: memory[kind] for kind in ("weights", "indices", "scratch")}
     caches, dense = most_in_use(backend._last[0]) if in_step else (0, 0)
     # The arena is as large as the largest plan so far, which need not be this one's.

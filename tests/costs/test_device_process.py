@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from tests.small import small
 
 native = pytest.mark.skipif(bool(missing_kernels()), reason="needs the native kernels")
 
+ADJUSTING: dict[str, Any] = {"rounds": 4, "adjust_every": 2, "adjust_until": 3}
 OWN_MODEL = """
 from torch import nn
 
@@ -49,7 +51,7 @@ class Deadly(FedMef):
 
 @native
 def test_a_sparse_device_without_pytorch_needs_a_fraction_of_pytorchs_dense_one() -> None:
-    experiment = small(width=8, batch_size=32)
+    experiment = small(width=8, batch_size=32, **ADJUSTING)
     own, dense = (measure(experiment, (1, 8, 8), 10) for measure in (measure_process, measure_torch_dense))
     assert (own.backend, dense.backend) == ("native", "torch")
     assert 20e6 < own.process < 64e6  # an interpreter and NumPy at the least
@@ -70,7 +72,7 @@ def test_a_larger_batch_needs_more() -> None:
 
 @native
 def test_the_process_of_a_device_has_no_heavy_libraries(tmp_path: Path) -> None:
-    experiment = small()
+    experiment = small(**ADJUSTING)
     rounds = write_rounds(experiment, (1, 8, 8), 10, tmp_path)
     assert len(rounds.messages) == 2
     program = (
