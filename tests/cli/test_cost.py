@@ -10,8 +10,8 @@ from rich.console import Console
 from fedmef.cli.cost import cost_table
 from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.estimate import Estimate
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.costs.table import CostRow
-from fedmef.costs.traffic import MeasuredExchange
 from fedmef.device.choice import missing_kernels
 from fedmef.methods import METHODS
 from tests.cli.invoking import Invoke, check_mistake

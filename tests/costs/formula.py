@@ -1,7 +1,7 @@
 """A formula in place of the measurement, which takes seconds: what counts is the search."""
 
 from fedmef.costs.device_process import ProcessCost
-from fedmef.costs.traffic import MeasuredExchange
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.experiment.settings import Experiment
 
 SHAPE = (3, 32, 32)

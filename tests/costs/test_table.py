@@ -6,10 +6,10 @@ import pytest
 
 from fedmef.costs import table
 from fedmef.costs.device_process import ProcessCost
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.costs.facts import network_facts
 from fedmef.costs.table import Task, cost_rows
 from fedmef.costs.tensors import TensorCost
-from fedmef.costs.traffic import MeasuredExchange
 from fedmef.models.initial import plain_network
 from tests.small import small
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedmef.costs.traffic import MeasuredExchange
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.device.choice import choose_for
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.names import load_part

@@ -6,9 +6,10 @@ from typing import Any
 
 from fedmef.costs.device_process import ProcessCost, measure_process, measure_torch_dense
 from fedmef.costs.estimate import Estimate, Setting, estimate, find_terms
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.costs.facts import NetworkFacts
 from fedmef.costs.tensors import TensorCost, measure_tensors
-from fedmef.costs.traffic import FEWEST_IMAGES, MeasuredExchange, measure_exchange
+from fedmef.costs.traffic import FEWEST_IMAGES, measure_exchange
 from fedmef.experiment.settings import Experiment
 
 
