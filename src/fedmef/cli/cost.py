@@ -145,7 +145,7 @@ def cost_table(rows: Sequence[CostRow]) -> Table:
     measured = rows[0].process is not None
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold", min_width=8)
-    headings = ["spars.", "memory\nestim.\nMB", "process\nmeas.\nMB", "of dense\nPyTorch\nmeas."]
+    headings = ["spars.", "memory\nestim.\nMB", "proc.\nmeas.\nMB"]
     headings += ["exch.\nestim.\nMB", "exch.\nmeas.\nMB", "FLOPs\nestim.", "step\nmeas.\ns"]
     shown = [heading for heading in headings if measured or "meas." not in heading]
     for heading in shown:
@@ -155,11 +155,10 @@ def cost_table(rows: Sequence[CostRow]) -> Table:
             headings[0]: f"{row.sparsity:g}" if row.sparsity else "dense",
             headings[1]: _megabytes(row.bitmap.memory if row.bitmap else None),
             headings[2]: _megabytes(row.process.process if row.process else None),
-            headings[3]: _share(row),
-            headings[4]: _megabytes(row.bitmap.exchange_adjusting if row.bitmap else None),
-            headings[5]: _megabytes(row.exchange.adjusting if row.exchange else None),
-            headings[6]: "-" if row.bitmap is None else f"{row.bitmap.flops:.2e}".replace("e+", "e"),
-            headings[7]: "-" if row.process is None else f"{row.process.seconds:.3f}",
+            headings[3]: _megabytes(row.bitmap.exchange_adjusting if row.bitmap else None),
+            headings[4]: _megabytes(row.exchange.adjusting if row.exchange else None),
+            headings[5]: "-" if row.bitmap is None else f"{row.bitmap.flops:.2e}".replace("e+", "e"),
+            headings[6]: "-" if row.process is None else f"{row.process.seconds:.3f}",
         }
         table.add_row(row.method, *(cells[heading] for heading in shown))
     return table
@@ -189,13 +188,6 @@ def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task, *, sample
 
 def _names(methods: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(methods)) or "none"
-
-
-def _share(row: CostRow) -> str:
-    """Of the whole process of PyTorch's dense device."""
-    if row.process is None or row.dense is None:
-        return "-"
-    return f"{row.process.process / row.dense.process:.2f}x"
 
 
 def _megabytes(count: float | None) -> str:

@@ -35,8 +35,8 @@ no formula for, by the same logic. Memory is that of a round that adjusts. FLOPs
 ordinary local step.</li>
 <li>Whole process, measured: the most resident memory of a device’s process over an ordinary and an adjusting
 round at the run’s batch size: interpreter, libraries, messages, data and training. On: what executes the
-network; native is without PyTorch. PyTorch, dense: the same for FedAvg with BatchNorm. “fedmef cost” measures
-the same; it shows another number where its options are not the run’s settings.</li>
+network; native is without PyTorch. PyTorch, dense: the same for FedAvg with BatchNorm.
+“fedmef cost” measures the same; it shows another number where its options are not the run’s settings.</li>
 <li>Kept by a step, measured on PyTorch: parameters, masks, gradients, and the activations that the forward
 pass keeps for the backward pass.</li>
 <li>Peak of a step, measured on PyTorch: the most bytes of tensors alive at once while a device trains at the
