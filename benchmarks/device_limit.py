@@ -141,7 +141,7 @@ def line(row: dict[str, Any]) -> str:
             f"device {'completes' if row['device']['completed'] else 'dies'}, PyTorch's dense one {torch}: "
             f"{verdict}"
         )
-    if "problem" in row:
+    if "needed" not in row:
         return f"{row['model']:13} {row['limit'] / 1e6:3.0f} MB: {row['problem']}"
     return (
         f"{row['model']:13} {row['limit'] / 1e6:3.0f} MB: s_m {row['sparsity']:<5g} "
