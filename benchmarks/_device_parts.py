@@ -104,16 +104,16 @@ def parts_of(name: str, peak: int, before: int, backend: Any) -> dict[str, int]:
         "other modules": AFTER_ALL["anonymous"] - AFTER_KERNELS["anonymous"],
         "data": now["data"],
     }
-    in_step = name in ("step", "growth")
     memory = dict.fromkeys(("weights", "indices", "scratch", "arena"), 0)
     memory |= {} if backend is None else backend.memory()
     parts |= {kind: memory[kind] for kind in ("weights", "indices", "scratch")}
-    caches, dense = most_in_use(backend._last[0]) if in_step else (0, 0)
+    # Between steps the arena stays as the last one left it.
+    caches, dense = most_in_use(backend._last[0]) if memory["arena"] else (0, 0)
     # The arena is as large as the largest plan so far, which need not be this one's.
     unused = memory["arena"] - caches - dense
     parts |= {"caches": caches, "dense buffers": dense, "arena, not in use": unused}
-    # Outside of a step nothing but messages, and the arrays that they are made of, comes and goes.
-    parts["messages"] = 0 if in_step else peak - before
+    # Before the first step and after the last, what comes and goes is messages and what they are made of.
+    parts["messages"] = 0 if memory["arena"] else peak - before
     parts["rest"] = peak - sum(parts.values())
     return parts
 

@@ -87,22 +87,22 @@ def break_down(case: str) -> dict[str, Any]:
 
 
 def print_rows(rows: Sequence[Row], cases: Sequence[str]) -> None:
-    print(f"{'network':14}{'stem':10}{'width':>6}{'batch':>6}{'process MB':>12}{'goal':>6}{'PyTorch MB':>12}")
+    print(f"{'network':14}{'stem':10}{'width':>6}{'batch':>6}{'process MB':>12}{'goal':>6}{'PyTorch MB':>14}")
     for row, case in zip(rows, cases, strict=True):
         print(
-            f"{row.network:14}{row.stem:10}{row.width:>6}{row.batch:>6}{row.process_mb:>12.1f}"
-            f"{CASES[case][1]:>6g}{row.torch_mb:>12.1f}"
+            f"{row.network:14}{row.stem:10}{row.width:>6}{row.batch:>6}{row.process_mb:>14.1f}"
+            f"{CASES[case][1]:>6g}{row.torch_mb:>14.1f}"
         )
 
 
 def print_parts(breakdown: Sequence[dict[str, Any]]) -> None:
     print("\nWhat each peak consists of, MB (measured again, from inside of the process)")
-    print(f"{'':20}" + "".join(f"{one['case']:>11}" for one in breakdown))
-    print(f"{'round':20}" + "".join(f"{one['round']:>11}" for one in breakdown))
-    print(f"{'at its most during':20}" + "".join(f"{one['during']:>11}" for one in breakdown))
+    print(f"{'':20}" + "".join(f"{one['case']:>14}" for one in breakdown))
+    print(f"{'round':20}" + "".join(f"{one['round']:>14}" for one in breakdown))
+    print(f"{'at its most during':20}" + "".join(f"{one['during']:>14}" for one in breakdown))
     for part in breakdown[0]["parts"]:
-        print(f"{part:20}" + "".join(f"{one['parts'][part] / 1e6:>11.1f}" for one in breakdown))
-    print(f"{'together':20}" + "".join(f"{one['peak'] / 1e6:>11.1f}" for one in breakdown))
+        print(f"{part:20}" + "".join(f"{one['parts'][part] / 1e6:>14.1f}" for one in breakdown))
+    print(f"{'together':20}" + "".join(f"{one['peak'] / 1e6:>14.1f}" for one in breakdown))
     print(
         "rest: Python's objects of the round, growth scores and marked weights, what the allocator keeps.\n"
         "caches, dense buffers: the arena, at the instruction that has most of it in use."
