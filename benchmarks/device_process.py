@@ -87,7 +87,7 @@ def break_down(case: str) -> dict[str, Any]:
 
 
 def print_rows(rows: Sequence[Row], cases: Sequence[str]) -> None:
-    print(f"{'network':14}{'stem':10}{'width':>6}{'batch':>6}{'process MB':>12}{'goal':>6}{'PyTorch MB':>14}")
+    print(f"{'network':14}{'stem':10}{'width':>6}{'batch':>6}{'process MB':>14}{'goal':>6}{'PyTorch MB':>14}")
     for row, case in zip(rows, cases, strict=True):
         print(
             f"{row.network:14}{row.stem:10}{row.width:>6}{row.batch:>6}{row.process_mb:>14.1f}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.device_process import break_down
 from fedmef.costs import device_process
 from fedmef.costs.device_process import (
     ProcessCost,
@@ -181,3 +182,14 @@ def test_a_process_that_dies_is_a_failure_and_no_mistake(
     with pytest.raises(FedmefError, match="ended with 9: killed") as died:
         measure_process(small("deadly:Deadly", backend=backend), (1, 8, 8), 10)
     assert not isinstance(died.value, UserError)
+
+
+@native
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_breakdown_leaves_little_of_the_peak_unexplained() -> None:
+    found = break_down("width16")
+    parts = found["parts"]
+    assert sum(parts.values()) == found["peak"]
+    assert abs(parts["rest"]) < 0.1 * found["peak"]
+    assert all(parts[name] > 0 for name in ("interpreter", "numpy", "weights", "caches", "dense buffers"))
