@@ -1,119 +1,171 @@
-"""Does what `fedmef plan` chose hold? Runs it in a fresh process and reads the kernel's high-water mark.
+"""Devices in a memory limit that the system enforces: those that fit complete, PyTorch's dense one is killed.
 
-For each network and limit: the plan, by measuring, and then a device of just this setting, from the message
-over ordinary training to a round with extrusion and growth scores and its answer. The process must never have
-had more resident memory above its imports than the limit, or the benchmark fails.
+First every device of `device_process.py` in 1.1 times its measured peak: it must complete an ordinary and an
+adjusting round; PyTorch's dense device (fedavg) in the same limit must die. Then plans: `fedmef plan`'s own
+search for each network and limit, and a device of the chosen setting in a limit of exactly that size.
 
-(RLIMIT_DATA would refuse too early: it counts address space, and oneDNN reserves more than it touches.)
+The limit is a memory control group (v1 or v2) where this process may make one. It counts what its processes
+are the first to touch: heap, stacks, arena, page tables, and cached files, which go before anything is
+killed; not libraries that the system has in its cache already. So the most resident memory of the process,
+which counts these too, must be within the limit as well. Where there is no group, RLIMIT_DATA limits private
+address space instead (`fedmef.device --memory`). MB are 10^6 bytes.
 
-    python benchmarks/device_limit.py [--models mobilenet_v2 resnet18] [--limits 64 128 256] [--json]
+    python benchmarks/device_limit.py [--cases cifar ...] [--models resnet18 ...] [--limits 64 128] [--json]
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before opacus's package of the same name
 
+from benchmarks.device_process import CASES, CLASSES, SHAPE, experiment_of
+from fedmef.costs.device_process import (
+    Shape,
+    measure_process,
+    native_command,
+    surroundings,
+    torch_command,
+    write_rounds,
+)
 from fedmef.costs.plan import Candidate, plan_memory
-from fedmef.costs.step import Shape
-from fedmef.costs.step_process import warm_up
-from fedmef.data import SyntheticImages
-from fedmef.device.backend import backend_for
-from fedmef.device.device import Device
-from fedmef.device.resident import baseline_resident, give_back_freed_memory, peak_resident
-from fedmef.device.training import Samples
+from fedmef.device.cgroup import memory_group, missing_groups
+from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment, make_experiment
-from fedmef.federation.preparation import prepare
-from fedmef.federation.server import Server
-from fedmef.methods import find_method
 
-STEPS = 3
+PLANNED = ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
+LIMIT_DATA = ["/bin/sh", "-c", 'ulimit -d "$0" && exec "$@"']  # kB
 
 
-def run_within(experiment: Experiment, candidate: Candidate, shape: Shape, classes: int) -> int:
-    """Run a device with the candidate's setting; returns the most bytes above import that it ever had."""
-    chosen = ("sparsity", "activation_sparsity", "cache_dtype", "batch_size")
-    setting = {name: getattr(candidate, name) for name in chosen}
-    question = {
-        "experiment": experiment.model_copy(update=setting).model_dump(mode="json"),
-        "shape": shape,
-        "classes": classes,
-    }
-    command = [sys.executable, str(Path(__file__).resolve()), "--inside", json.dumps(question)]
-    # One thread, as on a device: each further one has a stack and an arena of its own.
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    finished = subprocess.run(command, capture_output=True, text=True, env=surroundings, check=False)
-    if finished.returncode:
-        raise RuntimeError(f"{candidate} ended with {finished.returncode}: {finished.stderr[-500:]}")
-    return int(finished.stdout.splitlines()[-1])
+@dataclass(frozen=True)
+class Ended:
+    """How a device fared in its limit.
+
+    Attributes:
+        completed: it answered every message.
+        killed: processes that the kernel killed; None where no control group counts them.
+        counted: the most bytes that the group counted; None likewise.
+        resident: the most resident bytes that a process had; None if it did not complete.
+    """
+
+    completed: bool
+    killed: int | None = None
+    counted: int | None = None
+    resident: int | None = None
+
+    def within(self, limit: int) -> bool:
+        """Whether it completed, and never had more."""
+        return self.completed and not self.killed and (self.resident or 0) <= limit
 
 
-def inside(question: dict[str, Any]) -> None:
-    """The fresh process: a device in an ordinary round, and in one that adjusts."""
-    give_back_freed_memory()
-    experiment = make_experiment(
-        {**question["experiment"], "local_epochs": 1, "devices": 1, "devices_per_round": 1}
-    )
-    samples = STEPS * experiment.batch_size
-    data = SyntheticImages(
-        tuple(question["shape"]), question["classes"], train=max(samples, 10), test=question["classes"]
-    ).make()
-    warm_up()
+def run_within(limit: int, experiment: Experiment, shape: Shape = SHAPE, classes: int = CLASSES) -> Ended:
+    """A device of an experiment, over both rounds, with no more than `limit` bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        messages = [Path(folder) / "ordinary", Path(folder) / "adjusting"]
-        server = Server(experiment, prepare(experiment, data).model)
-        for number, file in zip((0, experiment.adjust_every), messages, strict=True):
-            file.write_bytes(server.broadcast(server.job(number), [0])[0])
-        del server
-        own = Samples(data.train.images, data.train.labels, np.arange(len(data.train)))
-        device = Device(0, own, lambda network: backend_for(experiment, network), find_method=find_method)
-        baseline = baseline_resident()
-        for file in messages:
-            device.train(file.read_bytes())
-        print(peak_resident() - baseline)
+        rounds = write_rounds(experiment, shape, classes, Path(folder))
+        commands = [torch_command(experiment, rounds)]
+        if rounds.backend == "native":
+            numbers = range(len(rounds.messages))
+            program = "fedmef.costs.native_process"  # fedmef.device, which prints its peak
+            commands = [native_command(rounds, number, experiment.method, program) for number in numbers]
+        if not missing_groups():
+            with memory_group(limit) as group:
+                ended = _run(group.command(command) for command in commands)
+                return replace(ended, killed=group.killed, counted=group.peak)
+        if rounds.backend == "native":
+            return _run([*command, "--memory", str(limit)] for command in commands)
+        return _run([*LIMIT_DATA, str(limit // 1024), *command] for command in commands)
+
+
+def _run(commands: Iterable[Sequence[str]]) -> Ended:
+    """One after the other, until one fails. Each prints its most resident bytes first."""
+    peaks = []
+    for command in commands:
+        ended = subprocess.run(command, capture_output=True, text=True, env=surroundings(), check=False)
+        if ended.returncode:
+            return Ended(completed=False)
+        peaks.append(int(ended.stdout.splitlines()[-1].split()[0]))
+    return Ended(completed=True, resident=max(peaks))
+
+
+def in_its_own_limit(case: str) -> dict[str, Any]:
+    """A device in 1.1 times its peak, and PyTorch's dense one."""
+    experiment = experiment_of(case)
+    peak = measure_process(experiment, SHAPE, CLASSES).process
+    limit = round(1.1 * peak)
+    dense = experiment.model_copy(update={"method": "fedavg", "backend": "torch"})
+    own, torch = run_within(limit, experiment), run_within(limit, dense)
+    holds = own.within(limit) and not torch.completed
+    return {"case": case, "peak": peak, "limit": limit, "device": asdict(own), "torch": asdict(torch)} | {
+        "holds": holds
+    }
+
+
+def planned(model: str, limit: int, batch: int) -> dict[str, Any]:
+    """A plan, and a device of it in its limit; or why there is none."""
+    experiment = make_experiment({"model": model, "batch_size": batch, "device_memory": limit})
+    try:
+        candidate = next(found for found in plan_memory(experiment, SHAPE, CLASSES) if found.fits)
+    except UserError as error:
+        return {"model": model, "limit": limit, "problem": str(error), "holds": False}
+    ended = run_within(limit, with_setting(experiment, candidate))
+    holds = ended.within(limit)
+    return {"model": model, "limit": limit, **asdict(candidate), "device": asdict(ended), "holds": holds}
+
+
+def with_setting(experiment: Experiment, candidate: Candidate) -> Experiment:
+    """The experiment with what a plan has chosen."""
+    return experiment.model_copy(update={name: getattr(candidate, name) for name in PLANNED})
+
+
+def results(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for case in arguments.cases:
+        yield in_its_own_limit(case)
+    for model in arguments.models:
+        for megabytes in arguments.limits:
+            yield planned(model, megabytes * 10**6, arguments.batch)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A result for people."""
+    verdict = "holds" if row["holds"] else "DOES NOT HOLD"
+    if "case" in row:
+        torch = "killed" if row["torch"]["killed"] else "ran" if row["torch"]["completed"] else "died"
+        return (
+            f"{row['case']:13} peak {row['peak'] / 1e6:6.1f} MB, limit {row['limit'] / 1e6:6.1f} MB: the "
+            f"device {'completes' if row['device']['completed'] else 'dies'}, PyTorch's dense one {torch}: "
+            f"{verdict}"
+        )
+    if "needed" not in row:
+        return f"{row['model']:13} {row['limit'] / 1e6:3.0f} MB: {row['problem']}"
+    return (
+        f"{row['model']:13} {row['limit'] / 1e6:3.0f} MB: s_m {row['sparsity']:<5g} "
+        f"s_a {row['activation_sparsity']:<5g} {row['cache_dtype']} batch {row['batch_size']:<3} "
+        f"planned {row['needed'] / 1e6:6.1f} MB on {row['backend']}, "
+        f"resident {(row['device']['resident'] or 0) / 1e6:6.1f} MB: {verdict}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["mobilenet_v2", "resnet18"])
+    parser.add_argument("--cases", nargs="*", choices=[*CASES], default=[*CASES])
+    parser.add_argument("--models", nargs="*", default=["mobilenet_v2", "resnet18"])
     parser.add_argument("--limits", nargs="+", type=int, default=[64, 128, 256], help="MB")
     parser.add_argument("--batch", type=int, default=64, help="the largest batch that is tried")
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
-    parser.add_argument("--inside", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of text")
     arguments = parser.parse_args()
-    if arguments.inside:
-        inside(arguments.inside)
-        return
-    exceeded = False
-    for model in arguments.models:
-        for megabytes in arguments.limits:
-            started = time.perf_counter()
-            experiment = Experiment(model=model, batch_size=arguments.batch, device_memory=megabytes * 10**6)
-            candidate = next(found for found in plan_memory(experiment, (3, 32, 32), 10) if found.fits)
-            used = run_within(experiment, candidate, (3, 32, 32), 10)
-            exceeded = exceeded or used > megabytes * 10**6
-            row = {"model": model, "limit": megabytes * 10**6, **asdict(candidate), "used": used}
-            if arguments.json:
-                print(json.dumps(row), flush=True)
-                continue
-            setting = (
-                f"s_m {candidate.sparsity:<5g} s_a {candidate.activation_sparsity:<5g} "
-                f"{candidate.cache_dtype}  batch {candidate.batch_size:<4}"
-            )
-            taken = f"planned {(candidate.needed or 0) / 1e6:6.1f} MB  really {used / 1e6:6.1f} MB"
-            print(
-                f"{model:14}{megabytes:>5} MB  {setting} {taken}  ({time.perf_counter() - started:.0f} s)",
-                flush=True,
-            )
-    sys.exit(1 if exceeded else 0)
+    if not arguments.json:
+        print("enforced by", "RLIMIT_DATA" if missing_groups() else "a memory control group", flush=True)
+    holds = True
+    for row in results(arguments):
+        print(json.dumps(row) if arguments.json else line(row), flush=True)
+        holds = holds and row["holds"]
+    sys.exit(0 if holds else 1)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Activations are what a forward pass leaves for the backward pass, by PyTorch's own allocator; parameters and
 gradients are counted after a backward pass. Nothing is estimated. Ratios are to the plain network.
 
-Then the peak of a whole training step (FedMef's with its adjustment), in tensors and in resident memory. Each
-row comes from a process of its own: `fedmef.costs.step.measure_step`.
+Then the peak of a whole training step (FedMef's with its adjustment), in tensors on PyTorch, and the whole
+process of a device as it runs: FedMef's without PyTorch (`device_process.py` breaks it down).
 
     python benchmarks/memory.py [--batch 64] [--json] [--plot FILE.png]
 """
@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmef.costs.step import StepCost, measure_step
+from fedmef.costs.device_process import ProcessCost, measure_process
+from fedmef.costs.tensors import TensorCost, measure_tensors
 from fedmef.experiment.settings import make_experiment
 
 CASES = (("resnet18", "cifar"), ("resnet18", "imagenet"), ("mobilenet_v2", "cifar"))
@@ -33,7 +34,8 @@ class Measurement:
 
     network: str
     variant: str
-    cost: StepCost
+    cost: TensorCost
+    process: ProcessCost
 
     @property
     def activations(self) -> int:
@@ -45,15 +47,13 @@ class Measurement:
 
 
 def measure(network: str, stem: str, batch: int) -> list[Measurement]:
-    common = {"model": network, "stem": stem, "batch_size": batch}
-    return [
-        Measurement(
-            f"{network}, {stem} stem",
-            variant,
-            measure_step(make_experiment({**common, **settings}), (3, 32, 32), 10),
-        )
-        for variant, settings in VARIANTS.items()
-    ]
+    found = []
+    for variant, settings in VARIANTS.items():
+        experiment = make_experiment({"model": network, "stem": stem, "batch_size": batch, **settings})
+        cost = measure_tensors(experiment, (3, 32, 32), 10)
+        process = measure_process(experiment, (3, 32, 32), 10)
+        found.append(Measurement(f"{network}, {stem} stem", variant, cost, process))
+    return found
 
 
 def print_rows(rows: Sequence[Measurement]) -> None:
@@ -71,13 +71,12 @@ def print_rows(rows: Sequence[Measurement]) -> None:
             f"{row.network:28}{row.variant:22}{row.activations / 1e6:>11.1f} MB{kept:>8.3f}"
             f"{row.parameters_and_gradients / 1e6:>23.1f} MB{state:>8.3f}"
         )
-    print(f"\n{'network':28}{'variant':22}{'peak':>10}{'ratio':>8}{'resident':>12}{'ratio':>8}{'a step':>10}")
+    print(f"\n{'network':28}{'variant':22}{'peak':>10}{'ratio':>8}{'process':>12}{'ratio':>8}{'a step':>10}")
     for row in rows:
-        cost, plain_cost = row.cost, dense[row.network].cost
+        cost, own, plain = row.cost, row.process, dense[row.network]
         print(
-            f"{row.network:28}{row.variant:22}{cost.peak / 1e6:>7.1f} MB{cost.peak / plain_cost.peak:>8.3f}"
-            f"{cost.peak_resident / 1e6:>9.1f} MB{cost.peak_resident / plain_cost.peak_resident:>8.3f}"
-            f"{cost.seconds:>8.2f} s"
+            f"{row.network:28}{row.variant:22}{cost.peak / 1e6:>7.1f} MB{cost.peak / plain.cost.peak:>8.3f}"
+            f"{own.process / 1e6:>9.1f} MB{own.process / plain.process.process:>8.3f}{own.seconds:>8.2f} s"
         )
 
 

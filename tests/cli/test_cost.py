@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from fedmef.cli.cost import cost_table
+from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.estimate import Estimate
-from fedmef.costs.step import StepCost
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.costs.table import CostRow
-from fedmef.costs.traffic import MeasuredExchange
+from fedmef.device.choice import missing_kernels
 from fedmef.methods import METHODS
 from tests.cli.invoking import Invoke, check_mistake
 
@@ -27,15 +28,20 @@ def test_every_method_has_a_row_at_every_sparsity_and_dense_ones_a_single_row(in
     dense = [("fedavg", 0.0), ("fedavg_sap", 0.0)]
     others = [(name, sparsity) for name in list(METHODS)[2:] for sparsity in (0.8, 0.9)]
     assert rows == dense + others
-    assert all(row["estimated_memory_bitmap"] > 0 and row["measured_peak"] is None for row in facts["rows"])
+    assert all(
+        row["estimated_memory_bitmap"] > 0 and row["measured_process"] is None for row in facts["rows"]
+    )
 
 
 def test_estimates_stand_next_to_measurements(invoke: Invoke) -> None:
-    code, printed, progress = invoke(*QUICK, "--method", "fedmef", "--csv")
+    code, printed, progress = invoke(*QUICK, "--method", "fedmef", "--csv", "--tensors")
     assert (code, progress) == (0, "")  # quiet when nobody watches
     (row,) = csv.DictReader(io.StringIO(printed))
     assert (row["method"], row["sparsity"]) == ("fedmef", "0.9")
-    assert float(row["measured_peak"]) > float(row["measured_parameters"]) > 0
+    dense = float(row["measured_torch_dense_process"])
+    assert dense > float(row["measured_process"]) > float(row["measured_tensors_peak"])
+    assert row["measured_backend"] == ("torch" if missing_kernels() else "native")
+    assert float(row["measured_tensors_peak"]) > float(row["measured_tensors_parameters"]) > 0
     assert float(row["measured_seconds"]) > 0
     assert float(row["measured_exchange_up_adjusting"]) > float(row["measured_exchange_up"]) > 0
     assert float(row["estimated_exchange_adjusting_bitmap"]) > float(row["estimated_exchange_bitmap"]) > 0
@@ -76,12 +82,13 @@ def test_the_help_does_not_show_the_argument_that_is_refused(invoke: Invoke) -> 
 
 @pytest.mark.parametrize("columns", [80, 60])
 def test_a_narrow_terminal_loses_no_digit(columns: int) -> None:
-    bytes_alive = ("parameters", "gradients", "cache", "peak", "peak_resident")
-    step = StepCost(**dict.fromkeys(bytes_alive, 123_456_789), seconds=12.3456)
     estimated = Estimate(123_456_789, 1.23e15, 123_456_789, 123_456_789)
     exchange = MeasuredExchange(123_456_789, 0, None, None)
+    process = ProcessCost("native", 123_456_789, 12.3456, exchange)
     console = Console(width=columns, file=io.StringIO(), record=True)
-    console.print(cost_table([CostRow("fedmef_restart", 0.9875, estimated, estimated, step, exchange)]))
+    console.print(
+        cost_table([CostRow("fedmef_restart", 0.9875, estimated, estimated, process, process, exchange)])
+    )
     printed = console.export_text()
     assert "…" not in printed
     assert printed.count("123.5") == 4
@@ -122,6 +129,8 @@ def test_a_shape_has_ten_classes_unless_said(invoke: Invoke) -> None:
             ["small_cnn", "cannot take images of shape [3, 1, 1]"],
         ),
         (["--json", "--csv"], ["--json and --csv"]),
+        (["--tensors", "--json"], ["--tensors", "--no-measure"]),
+        (["--tensors", "--measure"], ["--tensors", "--json and --csv"]),
         (["--csv", "out.csv"], ["out.csv", "fedmef cost --csv > out.csv"]),
         (["--model", "resnet19"], ["resnet19", "resnet18"]),
         (["--batch-size", "0"], ["batch_size", "0"]),

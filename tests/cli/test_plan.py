@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from fedmef.costs import limit
+from fedmef.costs import device_process
+from fedmef.costs.device_process import ProcessCost
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import Experiment
 from tests.cli.invoking import QUICK, Invoke, check_mistake
+from tests.costs.formula import process
 
 
 def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def needs(experiment: Experiment, shape: object, classes: int) -> int:
-        return round(1e6 * experiment.batch_size * (1 - experiment.sparsity))
+    def needs(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
+        if experiment.method == "fedavg":
+            return process(890e6, "torch")
+        return process(1e6 * experiment.batch_size * (1 - experiment.sparsity))
 
-    monkeypatch.setattr(limit, "_once", needs)
+    monkeypatch.setattr(device_process, "_once", needs)
     arguments = ["plan", "--image-shape", "3x32x32", "--batch-size", "64", "--device-memory", "10MB"]
     code, printed, _ = invoke(*arguments)
     assert code == 0
@@ -27,7 +31,11 @@ def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
         "--sparsity 0.5 --activation-sparsity 0.5 --cache-dtype fp32"
     )
     (best,) = [line for line in printed.splitlines() if line.startswith(">")]
-    assert best.split()[1:] == ["0.5", "0.5", "fp32", "16", "8.0", "MB", "fits"]
+    formula, unit = best.split()[5:7]
+    assert (float(formula) > 0, unit) == (True, "MB")
+    assert best.split()[1:5] + best.split()[7:] == ["0.5", "0.5", "fp32", "16", "8.0", "MB", "fits"]
+    assert "a device's whole process on the native backend" in printed
+    assert "PyTorch's dense process (fedavg, batch 64): 890.0 MB" in printed
     assert any(line.endswith("too much") for line in printed.splitlines())
 
     _, printed, _ = invoke(*arguments, "--dataset", "cifar10")
@@ -35,7 +43,10 @@ def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     assert (about, "--dataset cifar10" in command) == ("To run it:", True)
 
     code, printed, _ = invoke(*arguments, "--json", "--sparsity", "0.9")
-    ranked = json.loads(printed)["ranked"]
+    answer = json.loads(printed)
+    ranked = answer["ranked"]
+    assert answer["torch_dense_process"] == 890_000_000
+    assert all(row["estimated"] > 0 and row["backend"] == "native" for row in ranked)
     chosen = [row for row in ranked if row["chosen"]]
     assert [(row["sparsity"], row["batch_size"], row["needed"]) for row in chosen] == [(0.9, 64, 6_400_000)]
 
@@ -43,7 +54,7 @@ def test_a_plan_is_a_ranked_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
 def test_a_plan_ends_with_a_command_that_runs_it(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limit, "_once", lambda experiment, shape, classes: 1000 * experiment.batch_size)
+    monkeypatch.setattr(device_process, "_once", lambda asked, *_: process(1000 * asked.batch_size))
     config = tmp_path / "my own.toml"
     config.write_text('device_memory = "10kB"\nrounds = 1\n')
     options = ["--no-remember-masks", "--augment", "--sparsity", "0.8", "--batch-size", "16"]

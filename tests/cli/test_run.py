@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedmef.costs import limit
+from fedmef.costs import device_process
 from fedmef.federation import api
 from tests.cli.invoking import QUICK, Invoke, check_mistake
+from tests.costs.formula import process
 from tests.small import small, write_run
 
 
@@ -130,7 +131,7 @@ def group_ends(group: int) -> bool:
 def test_a_device_that_cannot_fit_is_refused_before_training(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limit, "_once", lambda experiment, shape, classes: 1000 * experiment.batch_size)
+    monkeypatch.setattr(device_process, "_once", lambda asked, *_: process(1000 * asked.batch_size))
     monkeypatch.chdir(tmp_path)
     ended = invoke("run", *QUICK, "--batch-size", "16", "--device-memory", "10kB")
     check_mistake(ended, "needs 16.0 kB")

@@ -1,6 +1,7 @@
 import pytest
 
-from fedmef.costs import limit
+from fedmef.costs import device_process
+from fedmef.costs.device_process import ProcessCost
 from fedmef.experiment.settings import Experiment
 from tests.costs.formula import formula
 
@@ -10,9 +11,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
     """What was measured; the formula says how much it needs."""
     asked: list[Experiment] = []
 
-    def measure(experiment: Experiment, shape: object, classes: int) -> int:
+    def measure(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
         asked.append(experiment)
         return formula(experiment, shape, classes)
 
-    monkeypatch.setattr(limit, "_once", measure)
+    monkeypatch.setattr(device_process, "_once", measure)
     return asked

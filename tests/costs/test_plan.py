@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.device_limit import run_within
-from fedmef.costs import limit, plan
+from benchmarks.device_limit import run_within, with_setting
+from fedmef.costs import device_process, limit, plan
+from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.plan import Candidate, plan_memory
-from fedmef.costs.step import measure_device_memory
 from fedmef.errors import FedmefError, SparsityError, UserError
 from fedmef.experiment.settings import Experiment, make_experiment
 from tests.costs.formula import SHAPE, formula
@@ -38,13 +38,13 @@ def settings_of(candidate: Candidate) -> dict[str, Any]:
 @pytest.mark.parametrize("megabytes", [14, 16, 20, 25, 32, 40, 60, 200])
 def test_a_plan_is_the_most_preferred_of_all_that_fit(megabytes: int, measured: list[Experiment]) -> None:
     def needs(candidate: Candidate) -> int:
-        return formula(make_experiment(settings_of(candidate)), SHAPE, 10)
+        return formula(make_experiment(settings_of(candidate)), SHAPE, 10).process
 
     room = (1 - limit.MARGIN) * megabytes * 1e6
     best = next(candidate for candidate in every_setting(64) if needs(candidate) <= room)
     found = chosen(megabytes, batch_size=64)
     assert settings_of(found) == settings_of(best)
-    assert found.needed == needs(best)
+    assert (found.needed, found.backend) == (needs(best), "native")
     assert len(measured) <= 10  # of 160
 
 
@@ -63,12 +63,12 @@ def test_a_plan_that_cannot_be_says_what_the_lightest_setting_needs() -> None:
 
 
 def test_a_process_that_dies_of_too_much_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(experiment: Experiment, shape: object, classes: int) -> int:
+    def dies(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
         if experiment.batch_size > 16:
             raise FedmefError("killed")
         return formula(experiment, shape, classes)
 
-    monkeypatch.setattr(limit, "_once", dies)
+    monkeypatch.setattr(device_process, "_once", dies)
     assert chosen(200, batch_size=64).batch_size == 16
 
 
@@ -81,10 +81,10 @@ def test_a_setting_that_means_nothing_to_the_method_stays() -> None:
 
 
 def test_when_the_lightest_cannot_be_measured_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(experiment: Experiment, shape: object, classes: int) -> int:
-        raise FedmefError("measuring a training step ended with -9: killed")
+    def dies(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
+        raise FedmefError("the process of a device ended with -9: killed")
 
-    monkeypatch.setattr(limit, "_once", dies)
+    monkeypatch.setattr(device_process, "_once", dies)
     with pytest.raises(UserError, match=r"even the lightest setting cannot be measured: .* killed"):
         chosen(96)
 
@@ -100,19 +100,19 @@ def test_a_person_is_told_what_is_measured(measured: list[Experiment]) -> None:
 def starved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above a sparsity of 0.9, nothing can be built."""
 
-    def measure(experiment: Experiment, shape: object, classes: int) -> int:
+    def measure(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
         if experiment.sparsity > 0.9:
             raise SparsityError(f"sparsity = {experiment.sparsity}: leaves no weight in 'conv'; lower it")
         return formula(experiment, shape, classes)
 
-    monkeypatch.setattr(limit, "_once", measure)
+    monkeypatch.setattr(device_process, "_once", measure)
 
 
 @pytest.mark.usefixtures("starved")
 def test_a_plan_leaves_out_what_cannot_be_built() -> None:
     tried = plan_memory(make_experiment({"device_memory": "15MB", "batch_size": 64}), SHAPE, 10)
     best = next(candidate for candidate in tried if candidate.fits)
-    assert (best.sparsity, best.needed) == (0.9, formula(Experiment(**settings_of(best)), SHAPE, 10))
+    assert (best.sparsity, best.needed) == (0.9, formula(Experiment(**settings_of(best)), SHAPE, 10).process)
     assert [(one.sparsity, one.needed) for one in tried if one.problem] == [(0.95, None), (0.98, None)]
     # 10 + 20 · 0.1 + 8 · (0.1 + 0.05 / 2)
     with pytest.raises(UserError, match=r"even the lightest setting needs 13\.0 MB"):
@@ -128,11 +128,10 @@ def test_when_nothing_can_be_built_the_reason_is_said() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_holds_in_a_real_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "_once", measure_device_memory)
-    experiment = make_experiment({"device_memory": "24MB", "batch_size": 64, "width": 16})
+def test_a_plan_holds_where_its_limit_is_enforced() -> None:
+    experiment = make_experiment({"device_memory": "48MB", "batch_size": 64, "width": 16})
     candidate = next(found for found in plan_memory(experiment, SHAPE, 10) if found.fits)
     assert candidate.needed is not None
-    used = run_within(experiment, candidate, SHAPE, 10)
-    assert used <= 24_000_000
-    assert abs(used - candidate.needed) < 3_000_000  # and it was no lucky guess
+    ended = run_within(48_000_000, with_setting(experiment, candidate), SHAPE, 10)
+    assert ended.within(48_000_000)
+    assert ended.resident == pytest.approx(candidate.needed, abs=2_000_000)  # and it was no lucky guess

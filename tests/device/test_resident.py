@@ -37,14 +37,6 @@ def test_the_peak_outlives_what_caused_it_until_it_is_forgotten() -> None:
     assert again < before + BLOCK // 10
 
 
-def test_the_baseline_is_what_is_in_use_and_begins_a_new_peak() -> None:
-    before, baseline, peak = printed(
-        "before = resident(); np.ones(block, np.uint8); print(before, baseline_resident(), peak_resident())"
-    )
-    assert baseline < before + BLOCK // 10
-    assert peak < before + BLOCK // 10
-
-
 # 3 MB stay, with holes of 57 MB between them.
 FRAGMENTS = """
 before = resident()

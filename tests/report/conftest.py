@@ -1,8 +1,27 @@
+from collections.abc import Iterator
+
 import pytest
 
+from fedmef.costs import device_process
+from fedmef.costs.device_process import ProcessCost
+from fedmef.experiment.settings import Experiment
 from fedmef.report.groups import Group
+from tests.costs.formula import process
 from tests.report.reading import groups_in
 from tests.small import small, write_run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes() -> Iterator[None]:
+    """300 MB for a device on PyTorch, 40 MB without; nothing is started."""
+
+    def measure(experiment: Experiment, shape: object, classes: int) -> ProcessCost:
+        dense = experiment.method == "fedavg"
+        return process(300e6, "torch") if dense else process(40e6)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_process, "_once", measure)
+        yield
 
 
 @pytest.fixture(scope="session")

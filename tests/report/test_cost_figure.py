@@ -14,7 +14,7 @@ from tests.report.reading import axis_labels
 
 def test_costs_are_stacked_to_the_peak_or_beyond_it(groups: list[Group]) -> None:
     figure = draw_costs(groups, 7)
-    assert axis_labels(figure) == {"memory of a device, MB", ""}
+    assert axis_labels(figure) == {"memory of a step on PyTorch, MB", ""}
     assert figure is not None
     widths = [[bar.get_width() for bar in bars] for bars in figure.axes[0].containers]
     for place, group in enumerate(groups):

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmef.costs.step import measure_step
+from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.tensors import TensorCost
 from fedmef.errors import UserError
 from fedmef.report import groups as groups_module
@@ -99,19 +99,18 @@ def test_memory_is_measured_and_smaller_for_fedmef(tmp_path: Path) -> None:
         assert memory.peak > memory.parameters + memory.cache  # alive at once at the end of a forward pass
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedmef"])
-def test_the_peak_is_the_one_that_fedmef_cost_shows_adjustments_included(tmp_path: Path, method: str) -> None:
-    asked = small(method, batch_size=32, adjust_every=1, adjust_until=2)
-    write_run(tmp_path / "a", asked, [0.5, 0.5])
+def test_the_whole_process_stands_next_to_that_of_pytorchs_dense_device(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", small("fedmef"), [0.5])
     (group,) = groups_in(tmp_path)
-    assert isinstance(group.memory, TensorCost)
-    cost = measure_step(asked.model_copy(update={"rounds": 2}), (1, 8, 8), 10, steps=2)
-    assert group.memory.peak == pytest.approx(cost.peak, rel=0.01)
-    assert group.memory.kept == cost.parameters + cost.gradients + cost.cache
+    assert isinstance(group.process, ProcessCost)
+    assert isinstance(group.dense, ProcessCost)
+    assert (group.process.process, group.process.backend) == (40_000_000, "native")
+    assert (group.dense.process, group.dense.backend) == (300_000_000, "torch")
 
 
 def test_memory_of_a_method_that_is_gone_says_why_it_is_not_measured(tmp_path: Path) -> None:
     write_run(tmp_path / "a", small("gone:Method"), [0.5])
     (group,) = groups_in(tmp_path)
-    assert isinstance(group.memory, str)
-    assert "there is no module 'gone'" in group.memory
+    for memory in (group.memory, group.process):
+        assert isinstance(memory, str)
+        assert "there is no module 'gone'" in memory

@@ -35,12 +35,13 @@ def test_nobody_wins_a_tie(tmp_path: Path) -> None:
     assert "the least memory" not in page_of(tmp_path / "two")
 
 
-def test_the_message_is_about_the_peak(tmp_path: Path) -> None:
+def test_the_message_is_about_the_whole_process(tmp_path: Path) -> None:
     for name in ("fedmef", "fedavg"):
         write_run(tmp_path / name, small(name), [0.5])
     page = page_of(tmp_path)
-    (lead,) = re.findall(r"<strong>([^<]*B)</strong> at the peak of a step, measured, ", page)
+    (lead,) = re.findall(r"<strong>([^<]*B)</strong> for the whole process, measured, ", page)
+    assert lead == "40.0 MB"
     (row,) = re.findall(r'<th [^>]* title="fedmef">.*?</tr>', page.partition('id="cost-table"')[2])
-    assert lead == re.findall("<td>(.*?)</td>", row)[3]
-    assert "peak of a step, kB</th>" in page
+    assert lead == re.findall("<td>(.*?)</td>", row)[2]
+    assert "device process, MB</th>" in page
     assert "“fedmef cost” measures the same" in page

@@ -1,7 +1,7 @@
 import pytest
 
-from fedmef.costs.tensors import TensorCost
-from fedmef.report.numbers import peak_memory, ratio, signless_zero
+from fedmef.report.numbers import process_memory, ratio, signless_zero
+from tests.costs.formula import process
 
 
 @pytest.mark.parametrize(("value", "shown"), [(-0.001, "0.00"), (0.0, "0.00"), (-1.5, "−1.50"), (2, "2.00")])
@@ -19,6 +19,6 @@ def test_a_ratio_has_three_digits_and_needs_something_to_compare_with() -> None:
     ]
 
 
-def test_the_peak_is_there_when_it_could_be_measured() -> None:
-    assert peak_memory(TensorCost(1, 2, 3, peak=4)) == 4
-    assert peak_memory("there is no module 'gone'") is None
+def test_the_process_is_there_when_it_could_be_measured() -> None:
+    assert process_memory(process(4)) == 4
+    assert process_memory("there is no module 'gone'") is None

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedmef.cli.progress import ManyRunsProgress
-from fedmef.costs.step import Shape
+from fedmef.costs.device_process import Shape
 from fedmef.costs.units import counted
 from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.faults import read_fault_plan

@@ -24,8 +24,8 @@ from fedmef.cli.common import (
 )
 from fedmef.cli.options import with_experiment_options
 from fedmef.cli.plain_help import command_app
+from fedmef.costs.device_process import Shape
 from fedmef.costs.facts import network_facts
-from fedmef.costs.step import Shape
 from fedmef.costs.table import CostRow, Task, cost_rows
 from fedmef.costs.units import counted
 from fedmef.data.load import known_facts
@@ -55,11 +55,21 @@ def cost(
         typer.Option(metavar="N", help="Images that a device has (default: an even share; 500 for a shape)."),
     ] = None,
     measure: Annotated[bool, typer.Option(help="Measure too: some seconds for each row.")] = True,
+    tensors: Annotated[
+        bool,
+        typer.Option(
+            help="For --json and --csv: PyTorch's tensors of a step by kind too, which takes longer."
+        ),
+    ] = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
     overrides: dict[str, Any] = {},  # noqa: B006  (filled by with_experiment_options, never changed)
 ) -> None:
-    """Memory, traffic and time of a device: the paper's estimates next to measurements."""
+    """Memory, traffic and time of a device: the paper's estimates next to measurements.
+
+    Measured memory is a device's whole process: interpreter, libraries, messages and data included. A sparse
+    method runs without PyTorch where the native kernels are there (--backend auto).
+    """
     if file is not None:
         raise UserError(
             f"{file}: fedmef cost prints, and takes no file; its settings are options, and "
@@ -67,6 +77,10 @@ def cost(
         )
     if as_json and as_csv:
         raise UserError("--json and --csv: leave one of them out")
+    if tensors and not measure:
+        raise UserError("--tensors and --no-measure: leave one of them out")
+    if tensors and not (as_json or as_csv):
+        raise UserError("--tensors: only --json and --csv print what it measures; give one of them")
     for one, many in (("method", methods), ("sparsity", sparsities)):
         if one in overrides and many is not None:
             raise UserError(f"--{one} and its plural say the same thing; leave one of them out")
@@ -91,7 +105,7 @@ def cost(
         transient=True,
         disable=not (measure and console.is_terminal),
     )
-    rows = list(cost_rows(shown, facts, task, measured=measure))
+    rows = list(cost_rows(shown, facts, task, measured=measure, tensors=tensors))
     if as_json:
         typer.echo(json.dumps({**asdict(task), "batch_size": base.batch_size, "rows": _flat(rows)}))
     elif as_csv:
@@ -128,11 +142,11 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 
 def cost_table(rows: Sequence[CostRow]) -> Table:
     """The rows for people; what was not measured has no column."""
-    measured = rows[0].step is not None
+    measured = rows[0].process is not None
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold", min_width=8)
-    headings = ["spars.", "memory\nestim.\nMB", "memory\nmeas.\nMB", "exch.\nestim.\nMB", "exch.\nmeas.\nMB"]
-    headings += ["FLOPs\nestim.", "step\nmeas.\ns"]
+    headings = ["spars.", "memory\nestim.\nMB", "proc.\nmeas.\nMB"]
+    headings += ["exch.\nestim.\nMB", "exch.\nmeas.\nMB", "FLOPs\nestim.", "step\nmeas.\ns"]
     shown = [heading for heading in headings if measured or "meas." not in heading]
     for heading in shown:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -140,11 +154,11 @@ def cost_table(rows: Sequence[CostRow]) -> Table:
         cells = {
             headings[0]: f"{row.sparsity:g}" if row.sparsity else "dense",
             headings[1]: _megabytes(row.bitmap.memory if row.bitmap else None),
-            headings[2]: _megabytes(row.step.peak if row.step else None),
+            headings[2]: _megabytes(row.process.process if row.process else None),
             headings[3]: _megabytes(row.bitmap.exchange_adjusting if row.bitmap else None),
             headings[4]: _megabytes(row.exchange.adjusting if row.exchange else None),
             headings[5]: "-" if row.bitmap is None else f"{row.bitmap.flops:.2e}".replace("e+", "e"),
-            headings[6]: "-" if row.step is None else f"{row.step.seconds:.3f}",
+            headings[6]: "-" if row.process is None else f"{row.process.seconds:.3f}",
         }
         table.add_row(row.method, *(cells[heading] for heading in shown))
     return table
@@ -161,12 +175,19 @@ def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task, *, sample
         "Estimated: the paper's formulas (ours by the same logic for methods that it has none for), for one "
         "device in a round that adjusts; sparse weights as a bitmap. FLOPs are multiply-adds.",
     ]
-    if rows[0].step is not None:
+    if rows[0].process is not None and rows[0].dense is not None:
+        native = [row.method for row in rows if row.process and row.process.backend == "native"]
         notes.append(
-            "Measured: the most bytes alive in a training step, in a process of its own; the length of the "
-            "real messages down and up, in a round that adjusts if the method has one; seconds of a step."
+            "Measured: the most resident memory of a device's whole process: interpreter, libraries, "
+            f"messages and data. Without PyTorch for {_names(native)}; with it for the others. PyTorch's "
+            f"dense process (fedavg) has {_megabytes(rows[0].dense.process)} MB. The length of the real "
+            "messages down and up, in a round that adjusts if the method has one. Seconds of a step."
         )
     print_notes(notes)
+
+
+def _names(methods: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(methods)) or "none"
 
 
 def _megabytes(count: float | None) -> str:

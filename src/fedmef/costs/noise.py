@@ -8,6 +8,8 @@ from fedmef.experiment.settings import Experiment
 from fedmef.methods import find_method
 from fedmef.models.initial import initial_model
 from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import Network
+from fedmef.wire.broadcast import encode_broadcast
 from fedmef.wire.job import Job
 
 # Over an experiment's own settings. A tiny learning rate: few steps on noise shall not end in NaN.
@@ -32,3 +34,12 @@ def round_jobs(experiment: Experiment) -> list[Job]:
     every = [method.job(experiment, number) for number in range(experiment.rounds)]
     most = max(every, key=lambda job: job.adjustment_rate)
     return [every[0], most] if most.adjusts else [every[0]]
+
+
+def noise_messages(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int
+) -> tuple[Network, list[bytes]]:
+    """The network, and what a server sends for each round of `round_jobs` to a device that holds nothing."""
+    tame = experiment.model_copy(update=ON_NOISE)
+    model = noise_model(tame, shape, classes)
+    return model.network, [encode_broadcast(model, job) for job in round_jobs(tame)]

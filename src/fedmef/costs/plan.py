@@ -1,4 +1,4 @@
-"""The preferred setting that fits a device's memory, by measured peak rather than by formula.
+"""The preferred setting whose whole process fits a device's memory, measured rather than estimated.
 
 Training every candidate is out of the question, so that an order of preference stands for accuracy, from what
 costs most of it to what costs least (the evidence is in docs/memory.md):
@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedmef.costs.limit import MARGIN, Tell, ignored_settings, needed_memory
-from fedmef.costs.step import Shape
+from fedmef.costs.device_process import Shape, ignored_settings, measure_process
+from fedmef.costs.limit import MARGIN, Tell
 from fedmef.costs.units import human_bytes
 from fedmef.errors import FedmefError, SparsityError, UserError
 from fedmef.experiment.settings import Experiment
@@ -37,7 +37,8 @@ class Candidate:
     """A setting that was tried, and whether it fits.
 
     Attributes:
-        needed: bytes; None when it could not be measured.
+        needed: bytes of the whole process; None when it could not be measured.
+        backend: what it runs on; None when it could not be measured.
         problem: why not: it cannot be built, or its process died, perhaps of too much.
         starved: its sparsity leaves a layer without weights.
     """
@@ -48,6 +49,7 @@ class Candidate:
     batch_size: int
     needed: int | None
     fits: bool
+    backend: str | None = None
     problem: str | None = None
     starved: bool = False
 
@@ -135,8 +137,9 @@ def _measure(
     experiment: Experiment, setting: Mapping[str, Any], shape: Shape, classes: int, limit: int
 ) -> Candidate:
     try:
-        needed = needed_memory(experiment.model_copy(update=dict(setting)), shape, classes)
+        needed = measure_process(experiment.model_copy(update=dict(setting)), shape, classes)
     except FedmefError as error:  # a sparsity that leaves a layer without weights, or a process that died
         starved = isinstance(error, SparsityError)
         return Candidate(**setting, needed=None, fits=False, problem=str(error), starved=starved)
-    return Candidate(**setting, needed=needed, fits=needed <= (1 - MARGIN) * limit)
+    fits = needed.process <= (1 - MARGIN) * limit
+    return Candidate(**setting, needed=needed.process, fits=fits, backend=needed.backend)

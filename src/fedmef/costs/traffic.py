@@ -1,7 +1,6 @@
 """Bytes of the real messages between the server and one device, measured in a round of the method's own."""
 
-from dataclasses import dataclass
-
+from fedmef.costs.exchange import MeasuredExchange
 from fedmef.costs.noise import noise_model, noise_samples
 from fedmef.device.backend import backend_for
 from fedmef.device.device import Device
@@ -11,35 +10,6 @@ from fedmef.wire.broadcast import encode_broadcast
 from fedmef.wire.job import Job
 
 FEWEST_IMAGES = 32  # fewer leave pruned positions of small maps without a gradient, and fewer scores to send
-
-
-@dataclass(frozen=True)
-class MeasuredExchange:
-    """Lengths of messages, down to a device and up from it.
-
-    Of a device that holds no masks or network of earlier rounds, which is the most that a round takes.
-
-    Attributes:
-        down, up: in a round that does not adjust.
-        down_adjusting, up_adjusting: in one that does; None when the method, or its schedule, has none.
-    """
-
-    down: int
-    up: int
-    down_adjusting: int | None
-    up_adjusting: int | None
-
-    @property
-    def ordinary(self) -> int:
-        """Down and up, in a round that does not adjust."""
-        return self.down + self.up
-
-    @property
-    def adjusting(self) -> int:
-        """Down and up at the most: in a round that adjusts, if there is one."""
-        if self.down_adjusting is None or self.up_adjusting is None:
-            return self.ordinary
-        return self.down_adjusting + self.up_adjusting
 
 
 def measure_exchange(

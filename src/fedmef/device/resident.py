@@ -5,7 +5,6 @@ three times what is alive. A device with a memory limit hands larger blocks back
 """
 
 import ctypes
-import gc
 import resource
 import sys
 from pathlib import Path
@@ -31,15 +30,6 @@ def resident() -> int:
 def peak_resident() -> int:
     """The most bytes in memory since `forget_peak`; where there is no /proc, since the process began."""
     return _status("VmHWM") if STATUS.exists() else _most_ever()
-
-
-def baseline_resident() -> int:
-    """The bytes that are really in use now, to count from; a new measurement of the peak begins."""
-    gc.collect()  # a traced module is in cycles: it would go later, and count against what comes
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
-    forget_peak()
-    return resident()
 
 
 def forget_peak() -> None:

@@ -158,7 +158,7 @@ class Experiment(BaseModel):
     device_memory: ByteSize | None = Field(
         default=None,
         gt=0,
-        description="What a device's training may take above its libraries, such as 96MB: refused if more.",
+        description="What a device's whole process may take, libraries and all, such as 64MB: else refused.",
     )
     backend: Literal["auto", "torch", "native"] = Field(
         default="auto",

@@ -1,4 +1,4 @@
-"""Where a device's measured memory goes, part by part, with the paper's estimate below it."""
+"""Where the tensors of a step on PyTorch go, part by part, with the paper's estimate below them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,7 +70,7 @@ def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
     handles += [Line2D([], [], color=BLACK, linewidth=1.8), Line2D([], [], **ESTIMATE)]
     axes.set_yticks(places, [plain(group.name) for group, _ in shown])
     axes.set_ylim(len(shown) - 0.3, -0.45)
-    tidy(axes, "memory of a device, MB", "")
+    tidy(axes, "memory of a step on PyTorch, MB", "")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
     axes.set_xlim(left=0)

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from html import escape
 from statistics import fmean
 
+from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.tensors import TensorCost
 from fedmef.costs.units import human_bytes
 from fedmef.report.costs import measured_exchange
 from fedmef.report.groups import Group
 
 HEADINGS = (
-    ("memory of a device", ("estimated", "kept by a step", "peak of a step")),
+    ("memory of a device", ("estimated", "whole process", "on", "PyTorch, dense")),
+    ("tensors on PyTorch", ("kept by a step", "peak of a step")),
     ("exchange in a round", ("estimated", "measured")),
     ("FLOPs of a step", ("estimated",)),
 )
@@ -31,21 +33,30 @@ def cost_table(groups: Sequence[Group]) -> str:
 <li>Estimated: by the formulas of the paper’s appendix, sparse weights as a bitmap; for methods that it has
 no formula for, by the same logic. Memory is that of a round that adjusts. FLOPs are multiply-adds of an
 ordinary local step.</li>
-<li>Kept by a step, measured: parameters, masks, gradients, and the activations that the forward pass keeps
-for the backward pass. What a device needs is the peak.</li>
-<li>Peak of a step, measured: the most bytes of tensors alive at once while a device trains at the run’s batch
-size, with its batch, a layer’s working space and what an adjustment holds. “fedmef cost” measures the same;
-it shows another number where its options are not the run’s settings, or PyTorch is another.</li>
+<li>Whole process, measured: the most resident memory of a device’s process over an ordinary and an adjusting
+round at the run’s batch size: interpreter, libraries, messages, data and training. On: what executes the
+network; native is without PyTorch. PyTorch, dense: the same for FedAvg with BatchNorm.
+“fedmef cost” measures the same; it shows another number where its options are not the run’s settings.</li>
+<li>Kept by a step, measured on PyTorch: parameters, masks, gradients, and the activations that the forward
+pass keeps for the backward pass.</li>
+<li>Peak of a step, measured on PyTorch: the most bytes of tensors alive at once while a device trains at the
+run’s batch size, with its batch, a layer’s working space and what an adjustment holds.</li>
 <li>Measured exchange: the messages down to a device that answered and up from it, mean over all; the
 estimate is a mean over the same rounds.</li>
 </ul>"""
 
 
 def _row(group: Group) -> str:
-    row, estimated, memory = group.row, group.estimated, group.memory
+    row, estimated, memory, process = group.row, group.estimated, group.memory, group.process
     cells = (
         f"{row.sparsity:g}" if row.sparsity else "dense",
         "–" if estimated is None else human_bytes(estimated.memory),
+        *(
+            (human_bytes(process.process), process.backend)
+            if isinstance(process, ProcessCost)
+            else ("–", "–")
+        ),
+        "–" if isinstance(group.dense, str) else human_bytes(group.dense.process),
         *(
             (human_bytes(memory.kept), human_bytes(memory.peak))
             if isinstance(memory, TensorCost)

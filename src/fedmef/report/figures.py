@@ -42,9 +42,9 @@ KINDS = (
     Kind(
         "memory",
         "Accuracy against memory",
-        "Final test accuracy against the memory that a device needs: the peak of a step, measured at the "
-        "run's batch size. Up and to the left is better; bars, where there are several seeds, are one "
-        "standard deviation.",
+        "Final test accuracy against the memory that a device needs: its whole process, libraries included, "
+        "measured at the run's batch size. Up and to the left is better; bars, where there are several "
+        "seeds, are one standard deviation.",
         draw_memory,
     ),
     Kind(
@@ -71,7 +71,8 @@ KINDS = (
     Kind(
         "costs",
         "Cost: estimated next to measured",
-        "Where a device's memory goes. The black line and its number are the measured peak of a step: beyond "
+        "Where the memory of a training step on PyTorch goes, without libraries. The black line and its "
+        "number are the measured peak of a step: beyond "
         "the first three parts, which a step keeps, it is working space, such as one layer's dense weight. "
         "Gradients come while kept activations go, so the line may lie within the bar. The diamond below, "
         "with its own number, is the paper's estimate.",

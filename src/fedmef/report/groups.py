@@ -1,11 +1,13 @@
 """What a figure shows as one line or bar: the runs of one setting, over their seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import TypeVar
 
+from fedmef.costs.device_process import ProcessCost, Shape, measure_process, measure_torch_dense
 from fedmef.costs.tensors import TensorCost, measure_tensors
-from fedmef.experiment.settings import MACHINE_FIELDS
+from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.report.costs import EstimatedCosts, estimated_costs
 from fedmef.runs.directory import Run
 from fedmef.studies.rows import Row, group_seeds, summarize_comparison
@@ -18,13 +20,17 @@ class Group:
     Attributes:
         row: its numbers, as in the table of `fedmef compare`.
         runs: one for each seed.
-        memory: measured; or the reason why it could not be.
+        memory: tensors of a step on PyTorch, measured; or the reason why they could not be.
+        process: the whole process of a device, measured; or the reason why it could not be.
+        dense: that of PyTorch's dense device, likewise.
         estimated: by the paper's formulas; None for a method that has none.
     """
 
     row: Row
     runs: tuple[Run, ...]
     memory: TensorCost | str
+    process: ProcessCost | str
+    dense: ProcessCost | str
     estimated: EstimatedCosts | None
 
     @property
@@ -49,7 +55,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = group_seeds([run.experiment for run in runs])
     groups = [tuple(runs[place] for place in places) for places in members]
     return [
-        Group(row, group, measurements.of(group[0]), estimated_costs(group[0]))
+        Group(row, group, *measurements.of(group[0]), estimated_costs(group[0]))
         for row, group in zip(rows, groups, strict=True)
     ]
 
@@ -99,24 +105,32 @@ def _spreads(values: Iterable[tuple[int, float | None]]) -> list[Spread]:
     ]
 
 
+Memories = tuple[TensorCost | str, ProcessCost | str, ProcessCost | str]
+Cost = TypeVar("Cost")
+
+
 class _Measurements:
     """Measures each configuration once, whatever its seeds; random images stand for the data."""
 
     def __init__(self) -> None:
-        self._measured: dict[str, TensorCost | str] = {}
+        self._measured: dict[str, Memories] = {}
 
-    def of(self, run: Run) -> TensorCost | str:
-        """The bytes, or why they cannot be measured here."""
+    def of(self, run: Run) -> Memories:
+        """Tensors, the whole process and PyTorch's dense one, or why they cannot be measured here."""
         configuration = run.experiment.model_dump_json(exclude={"seed", *MACHINE_FIELDS})
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
-            self._measured[configuration] = _measure(run)
+            self._measured[configuration] = (
+                _measure(measure_tensors, run),
+                _measure(measure_process, run),
+                _measure(measure_torch_dense, run),
+            )
         return self._measured[configuration]
 
 
-def _measure(run: Run) -> TensorCost | str:
+def _measure(measure: Callable[[Experiment, Shape, int], Cost], run: Run) -> Cost | str:
     channels, height, width = run.summary.image_shape
     try:
-        return measure_tensors(run.experiment, (channels, height, width), run.summary.classes)
+        return measure(run.experiment, (channels, height, width), run.summary.classes)
     except Exception as error:  # a method or a network of the user's own may raise anything, or be gone
         return " ".join(str(error).split()) or type(error).__name__

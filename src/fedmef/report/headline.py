@@ -6,12 +6,14 @@ from html import escape
 
 from fedmef.costs.units import byte_unit, human_bytes, human_time, in_unit
 from fedmef.report.groups import Group
-from fedmef.report.numbers import accuracy, peak_memory, ratio, signless_zero
+from fedmef.report.numbers import accuracy, process_memory, ratio, signless_zero
+
+TIE = 0.03  # what a process has resident varies by a MB from one start to the next
 
 
 def headline_table(groups: Sequence[Group]) -> str:
     """A row for each group; a column has one unit."""
-    memory_size, memory_unit = byte_unit(max(peak_memory(group.memory) or 0 for group in groups))
+    memory_size, memory_unit = byte_unit(max(process_memory(group.process) or 0 for group in groups))
     traffic_size, traffic_unit = byte_unit(max(group.row.bytes_per_round or 0 for group in groups))
     columns = (
         ("method", "text", ""),
@@ -19,11 +21,11 @@ def headline_table(groups: Sequence[Group]) -> str:
         ("seeds", "", "finished runs"),
         ("accuracy, %", "", "final test accuracy: mean ± sample standard deviation over seeds"),
         (
-            f"peak of a step, {memory_unit}",
+            f"device process, {memory_unit}",
             "",
-            "memory of a device, measured: most bytes of tensors alive at once while it trains",
+            "most resident memory of a device’s whole process, measured: libraries and all",
         ),
-        ("ratio", "", "of the peak, to fedavg’s"),
+        ("ratio", "", "of the process, to fedavg’s"),
         (f"{traffic_unit} a round", "", "up and down, all devices of a round"),
         ("ratio", "", "of the bytes, to fedavg’s"),
         ("drop", "", "percentage points of test accuracy lost at an adjustment, mean; below zero it gained"),
@@ -42,23 +44,24 @@ def headline_table(groups: Sequence[Group]) -> str:
 
 def headline_sentence(groups: Sequence[Group]) -> str:
     """Who needs the least memory, how much that is, and at which accuracy."""
-    memories = {group.name: size for group in groups if (size := peak_memory(group.memory)) is not None}
+    memories = {group.name: size for group in groups if (size := process_memory(group.process)) is not None}
     if len(memories) < 2:
         return ""
-    shown = human_bytes(min(memories.values()))
-    least = [group for group in groups if human_bytes(memories.get(group.name, math.inf)) == shown]
+    smallest = min(memories.values())
+    least = [group for group in groups if memories.get(group.name, math.inf) <= (1 + TIE) * smallest]
+    shown = human_bytes(smallest)
     dense = _dense(groups)
     if len(least) == len(memories):
         return ""
     against = dense_accuracy = ""
     if dense is not None and dense not in least and dense.name in memories:
-        against = f", {ratio(min(memories.values()), memories[dense.name])} of fedavg’s"
+        against = f", {ratio(smallest, memories[dense.name])} of fedavg’s"
         dense_accuracy = f"; fedavg’s is {accuracy(dense.row)} %"
     names = " and ".join(f"<strong>{escape(group.name)}</strong>" for group in least)
     accuracies = " and ".join(f"{accuracy(group.row)} %" for group in least)
     return (
         f"<p class='lead'>{names} {'needs' if len(least) == 1 else 'need'} the least memory on a device: "
-        f"<strong>{shown}</strong> at the peak of a step, measured{against}. "
+        f"<strong>{shown}</strong> for the whole process, measured{against}. "
         f"{'Its' if len(least) == 1 else 'Their'} test accuracy is {accuracies}{dense_accuracy}.</p>"
     )
 
@@ -70,13 +73,13 @@ def _dense(groups: Sequence[Group]) -> Group | None:
 
 
 def _row(group: Group, dense: Group | None, memory_size: float, traffic_size: float) -> str:
-    row, memory = group.row, peak_memory(group.memory)
+    row, memory = group.row, process_memory(group.process)
     cells = (
         f"{row.sparsity:g}" if row.sparsity else "dense",
         str(len(row.seeds)),
         accuracy(row),
         "–" if memory is None else in_unit(memory, memory_size),
-        ratio(memory, peak_memory(dense.memory) if dense else None),
+        ratio(memory, process_memory(dense.process) if dense else None),
         "–" if row.bytes_per_round is None else in_unit(row.bytes_per_round, traffic_size),
         ratio(row.bytes_per_round, dense.row.bytes_per_round if dense else None),
         "–" if row.adjustment_drop is None else signless_zero(100 * row.adjustment_drop),

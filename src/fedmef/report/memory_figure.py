@@ -1,11 +1,11 @@
-"""Final test accuracy against the measured peak of a device's step: up and to the left is better."""
+"""Final test accuracy against a device's whole process, measured: up and to the left is better."""
 
 from collections.abc import Sequence
 
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from fedmef.costs.tensors import TensorCost
+from fedmef.costs.device_process import ProcessCost
 from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
 from fedmef.report.groups import Group
 
@@ -17,10 +17,10 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
     shown: list[Group] = []
     points: list[Artist] = []
     for group, style in zip(groups, group_styles(groups), strict=True):
-        if not isinstance(group.memory, TensorCost) or group.row.accuracy is None:
+        if not isinstance(group.process, ProcessCost) or group.row.accuracy is None:
             continue
         point = axes.errorbar(
-            group.memory.peak / 1e6,
+            group.process.process / 1e6,
             100 * group.row.accuracy,
             yerr=None if group.row.accuracy_std is None else 100 * group.row.accuracy_std,
             color=style.colour,
@@ -35,7 +35,7 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
         shown.append(group)
     if not shown:
         return None
-    tidy(axes, "peak of a step, measured, MB", "final test accuracy, %")
+    tidy(axes, "a device's whole process, measured, MB", "final test accuracy, %")
     axes.margins(x=0.08, y=0.12)
     axes.set_ylim(top=min(axes.get_ylim()[1], 101))
     axes.set_xlim(left=0)

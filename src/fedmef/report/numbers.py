@@ -1,6 +1,6 @@
 """Numbers as a reader wants them: no −0.00, ratios with three digits."""
 
-from fedmef.costs.tensors import TensorCost
+from fedmef.costs.device_process import ProcessCost
 from fedmef.studies.rows import Row
 
 
@@ -22,6 +22,6 @@ def ratio(value: float | None, one: float | None) -> str:
     return "–" if value is None or not one else f"{value / one:.3g}×"
 
 
-def peak_memory(memory: TensorCost | str) -> int | None:
-    """The peak of a step in bytes, when it could be measured."""
-    return memory.peak if isinstance(memory, TensorCost) else None
+def process_memory(process: ProcessCost | str) -> int | None:
+    """Bytes of a device's whole process, when it could be measured."""
+    return process.process if isinstance(process, ProcessCost) else None

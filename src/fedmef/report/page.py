@@ -87,9 +87,10 @@ def _all(field: str, runs: Sequence[Run]) -> str:
 
 def _notes(groups: Sequence[Group], left_out: Sequence[LeftOut]) -> str:
     items = [
-        f"The memory of {group.name} could not be measured: {group.memory}"
+        f"The memory of {group.name} could not be measured: {problem}"
         for group in groups
-        if isinstance(group.memory, str)
+        for problem in [next((part for part in (group.process, group.memory) if isinstance(part, str)), None)]
+        if problem is not None
     ]
     items += [f"{group.name}: {group.row.warning}" for group in groups if group.row.warning]
     items += [f"Left out: {left}" for left in left_out]
@@ -108,8 +109,8 @@ def _explanations(groups: Sequence[Group]) -> list[str]:
     notes = [
         f"Accuracy is the final test accuracy{spread}. Rounds are counted as they finish, from 1; in "
         "metrics.jsonl the first is 0.",
-        "Peak of a step: the memory that a device needs, measured by PyTorch’s own allocator. The most bytes "
-        "of tensors alive at once while it trains at the run’s batch size, what an adjustment holds included"
+        "Device process: the most resident memory of a device’s whole process, measured. Interpreter, "
+        "libraries, messages, data, and training at the run’s batch size, what an adjustment holds included"
         + (": with prunefl, its dense sums above all." if "prunefl" in methods else "."),
         "Bytes are those of the messages that were sent."
         + (" Ratios are to fedavg: dense, with BatchNorm." if methods.count("fedavg") == 1 else ""),
