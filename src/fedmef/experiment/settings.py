@@ -150,7 +150,8 @@ class Experiment(BaseModel):
     )
     engine: Literal["auto", "inline", "processes", "flower"] = Field(
         default="auto",
-        description="auto: processes on several cores, otherwise inline; flower: Flower's simulation on Ray.",
+        description="auto: processes on several cores or with device_memory, otherwise inline; "
+        "flower: Flower's simulation on Ray.",
     )
     workers: int | None = Field(
         default=None, ge=1, description="Worker processes (default: one for each core)."
