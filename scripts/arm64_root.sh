@@ -10,7 +10,7 @@ set -euo pipefail
 
 [ $# = 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 for program in apt-get dpkg-deb; do
-    command -v $program >/dev/null || { echo "$0: there is no $program; this needs Debian or Ubuntu" >&2; exit 1; }
+    command -v $program >/dev/null || { echo "$0: there is no $program; this needs Debian 12" >&2; exit 1; }
 done
 
 mkdir -p "$(dirname "$1")"

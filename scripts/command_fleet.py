@@ -23,12 +23,13 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fedmef.device.lost import LONGEST_REASON
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, Interrupted
 from fedmef.experiment.files import read_experiment
 from fedmef.federation.api import resume, run
 from fedmef.federation.engines.base import Lost
@@ -45,10 +46,19 @@ class CommandEngine:
         self.reports: list[DeviceReport] = []
         self._command = command
         self._deadline = deadline
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        if not messages:
+            return {}
         with ThreadPoolExecutor(len(messages)) as carriers:
-            return dict(zip(messages, carriers.map(self._carry, messages, messages.values()), strict=True))
+            try:
+                answers = list(carriers.map(self._carry, messages, messages.values()))
+            except BaseException:  # such as a second Ctrl-C: no command may hold up the end
+                for process in list(self._running):
+                    _end(process)
+                raise
+        return dict(zip(messages, answers, strict=True))
 
     def _carry(self, device: int, content: bytes) -> bytes | Lost:
         with tempfile.TemporaryDirectory() as folder:
@@ -57,24 +67,25 @@ class CommandEngine:
             command = self._command.replace("{device}", str(device))
             for name, file in (("{message}", message), ("{answer}", answer)):
                 command = command.replace(name, shlex.quote(str(file)))
+            said = (
+                Path(folder) / "said"
+            )  # a file: a pipe would wait for all who hold it, such as ssh's master
             # A group of its own, so that what the shell started ends with it.
-            process = subprocess.Popen(
-                command,
-                shell=True,
-                start_new_session=True,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-            )
+            with said.open("wb") as errors:
+                process = subprocess.Popen(
+                    command, shell=True, start_new_session=True, stdin=subprocess.DEVNULL, stderr=errors
+                )
+            self._running.add(process)
             try:
-                _, said = process.communicate(timeout=self._deadline)
+                process.wait(self._deadline)
             except subprocess.TimeoutExpired as late:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
+                _end(process)
                 return Lost.too_late(late.timeout)
+            finally:
+                self._running.discard(process)
             if process.returncode:
-                reason = said.strip().rpartition("\n")[2] or f"its command ended with {process.returncode}"
-                return Lost(reason[:LONGEST_REASON])
+                words = said.read_text(errors="replace").strip().rpartition("\n")[2]
+                return Lost((words or f"its command ended with {process.returncode}")[:LONGEST_REASON])
             try:
                 return read_bounded(answer, MAXIMUM_BYTES)
             except (OSError, FedmefError) as error:
@@ -87,6 +98,12 @@ class CommandEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Progress(Watcher):
@@ -116,7 +133,7 @@ def main() -> None:
             resume(options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
         else:
             run(experiment, options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
-    except FedmefError as error:
+    except (FedmefError, Interrupted) as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
 
 

@@ -4,7 +4,7 @@
 
 It has what a device needs (Flower without Ray, NumPy, pydantic, safetensors, with all that they need) and
 fedmef from where it is imported here. Nothing else can be imported there, as after
-`pip install . flwr` on a device.
+`pip install '.[flower-device]'` on a device.
 """
 
 import sys
@@ -29,7 +29,7 @@ def make_light_environment(folder: Path) -> Path:
             link = packages / part
             if not link.exists():  # two may share a folder
                 link.symlink_to(Path(str(installed.locate_file(part))))
-    (packages / "fedmef.pth").write_text(str(Path(fedmef.__file__).parents[1]))
+    (packages / "fedmef").symlink_to(Path(fedmef.__file__).parent)
     for entry in distribution("flwr").entry_points.select(group="console_scripts"):
         command = commands / entry.name
         command.write_text(

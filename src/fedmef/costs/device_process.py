@@ -1,9 +1,9 @@
 """A device's whole process, measured: interpreter, libraries, messages, data and training, on either backend.
 
 The messages of an ordinary round and of one that adjusts are made here, with PyTorch, and lie in a scratch
-folder next to a batch of noise. A fresh process then gets them as a device would, and says the most resident
-memory that it had: `python -m fedmef.device`, without PyTorch, where the device runs on the native kernels;
-otherwise one that imports PyTorch (`fedmef.costs.torch_process`). Both give freed memory back to the system.
+folder next to a few batches of noise. A fresh process then gets them as a device would, and says the most
+resident memory that it had: `python -m fedmef.device`, without PyTorch, where the device runs on the native
+kernels; otherwise one that imports PyTorch (`fedmef.costs.torch_process`). Both give freed memory back.
 """
 
 import json
@@ -58,7 +58,7 @@ class Rounds:
     Attributes:
         backend: what the experiment's devices run on.
         messages: of an ordinary round, and of one that adjusts if there is any.
-        data: a folder with a batch of noise.
+        data: a folder with a few batches of noise.
     """
 
     backend: str

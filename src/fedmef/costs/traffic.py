@@ -30,7 +30,12 @@ def measure_exchange(
     model, method = noise_model(short, image_shape, classes), find_method(short.method)()
     backend = backend_for(short, model.network)
     device = Device(
-        0, noise_samples(images, image_shape, classes), lambda _: backend, find_method=find_method
+        0,
+        noise_samples(images, image_shape, classes),
+        lambda _: backend,
+        find_method=find_method,
+        most_weights=None,
+        most_values=None,
     )
 
     def exchanged(job: Job) -> tuple[int, int]:

@@ -55,7 +55,8 @@ class MemoryGroup:
     def killed(self) -> int:
         """How many of its processes the kernel has killed because of the limit."""
         lines = (self.folder / ("memory.events" if self.unified else "memory.oom_control")).read_text()
-        return next(int(line.split()[1]) for line in lines.splitlines() if line.startswith("oom_kill "))
+        counts = (int(line.split()[1]) for line in lines.splitlines() if line.startswith("oom_kill "))
+        return next(counts, 0)  # before Linux 4.13 there is no count
 
     @property
     def peak(self) -> int:
@@ -120,7 +121,7 @@ def _parents() -> Iterator[tuple[Path, bool]]:
         return
     for before, after in mounts:
         root, mounted = before.split()[3:5]
-        kind, _, options = after.split()[:3]
+        kind, _, options = after.split(" ")[:3]
         for number, controllers, own in memberships:
             unified = kind == "cgroup2" and number == "0"
             if not unified and not (

@@ -16,7 +16,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "g
 
 def parse_bytes(text: str) -> int:
     """`64MB`, `64MiB` or a number of bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmg]i?|)b?", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?([kmg]i?|)b?", text.strip().lower())
     if found is None or (size := int(float(found[1]) * UNITS[found[2]])) <= 0:
         raise UserError(f"memory = '{text}': say it as 64MB, 64MiB or a number of bytes")
     return size
@@ -33,4 +33,7 @@ def enforce_limit(limit: int) -> None:
         raise UserError("memory: this system cannot enforce a limit; leave it out") from None
     if resident >= limit:
         raise UserError(f"memory = {limit:,} bytes: the process alone has {resident:,}; give it more")
-    resource.setrlimit(resource.RLIMIT_DATA, (data + limit - resident,) * 2)
+    most, hard = data + limit - resident, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -22,7 +22,7 @@ from fedmef.errors import UserError
 from fedmef.experiment.names import load_object
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.network import Network
-from fedmef.wire.files import read_bounded
+from fedmef.wire.files import left_behind, read_bounded
 
 ARRAYS = (("images", "labels"), ("train_images", "train_labels"))  # the second: how a data set lies on a disk
 CLASSES = "classes.txt"
@@ -143,10 +143,18 @@ def _decoded(folder: Path, files: list[tuple[Path, int]], shape: tuple[int, ...]
     prefix = f"images-{'x'.join(map(str, shape))}"
     file = cache / f"{prefix}-{_fingerprint(folder, files)}.npy"
     if not _is_decoded(file, (len(files), *shape)):
-        cache.mkdir(parents=True, exist_ok=True)
-        _decode(files, shape, file)
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            _decode(files, shape, file)
+        except OSError as error:
+            raise UserError(
+                f"{cache} cannot be written ({error}); name another folder: --store FOLDER"
+            ) from None
         for other in cache.glob(f"{prefix}-*.npy"):
             if other != file:  # of images that have changed since
+                other.unlink(missing_ok=True)
+        for other in left_behind(cache, (f"{prefix}-*.npy",)):
+            if not Path("/proc", other.suffix[1:]).exists():  # who decodes the same now needs it
                 other.unlink(missing_ok=True)
     return _checked(str(folder), _mapped(file), labels)
 

@@ -37,7 +37,8 @@ def load_object(kind: str, path: str) -> object:
         try:
             value = getattr(value, part)
         except AttributeError as error:
-            hint = "; put it in a file, or use engine='inline'" if module_name == "__main__" else ""
+            own = "; put it in a file, or use engine='inline' without device_memory"
+            hint = own if module_name == "__main__" else ""
             raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'{hint}") from error
     return value
 

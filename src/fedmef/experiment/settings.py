@@ -159,7 +159,7 @@ class Experiment(BaseModel):
     device_memory: ByteSize | None = Field(
         default=None,
         gt=0,
-        description="What a device's whole process may take, libraries and all, such as 64MB: else refused.",
+        description="Most memory of a device's whole process, libraries included, such as 64MB.",
     )
     backend: Literal["auto", "torch", "native"] = Field(
         default="auto",

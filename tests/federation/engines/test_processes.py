@@ -4,6 +4,7 @@ All of it on PyTorch's workers and on the shipped device, which is the worker of
 """
 
 import dataclasses
+import math
 import multiprocessing
 import os
 import signal
@@ -218,6 +219,32 @@ def test_a_worker_that_says_what_is_no_answer_costs_one_update(
         assert "its worker process died" in lost_reason(answers[0])
         assert isinstance(answers[1], bytes)
         assert lying.returncode == -signal.SIGKILL
+
+
+# Reads its whole message, and answers it.
+PUNCTUAL_LIAR = """
+import struct, sys
+sys.stdout.buffer.write(bytes(25))
+sys.stdout.flush()
+while header := sys.stdin.buffer.read(24):
+    number, samples, length = struct.unpack("<QQQ", header)
+    sys.stdin.buffer.read(samples + length)
+    sys.stdout.buffer.write(bytes.fromhex(sys.argv[1]))
+    sys.stdout.flush()
+"""
+
+
+@needs_kernels
+@pytest.mark.parametrize(("seconds", "peak"), [(math.nan, 1), (-1.0, 1), (1.0, -1)])
+def test_measurements_that_cannot_be_cost_one_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, peak: int
+) -> None:
+    said = ANSWER.pack(DONE, seconds, peak, 2) + b"ok"
+    monkeypatch.setattr(Devices, "command", lambda self: [sys.executable, "-c", PUNCTUAL_LIAR, said.hex()])
+    simulation = Simulation(tmp_path)
+    with ProcessEngine(simulation.fleet, 1) as engine:
+        lost_reason(engine.train(simulation.messages(0))[0])
+        assert engine.reports == []
 
 
 # Memory.

@@ -37,7 +37,10 @@ class ProcessLimit:
             return self.too_small(f"alone has {human_bytes(resident)}")
         uncounted = max(0, of_files - _mapped(self.group))
         file = "memory.max" if self.group.unified else "memory.limit_in_bytes"
-        (self.group.folder / file).write_text(str(self.limit - uncounted))
+        try:
+            (self.group.folder / file).write_text(str(self.limit - uncounted))
+        except OSError:
+            return self.too_small("does not fit once its libraries count")
         return ""
 
     @property
@@ -83,4 +86,4 @@ def _mapped(group: MemoryGroup) -> int:
     """Bytes of files that its processes have mapped and that it counts."""
     name = "file_mapped" if group.unified else "mapped_file"
     lines = (group.folder / "memory.stat").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)

@@ -134,17 +134,16 @@ class ProcessEngine:
             return answer
         try:
             content = self._fleet.tampered(device, message, answer.content)
-        except FedmefError as error:
-            return Lost.by_raising(device, error)
-        self.reports.append(
-            DeviceReport(
+            report = DeviceReport(
                 device=device,
                 seconds=answer.seconds,
                 peak_memory=answer.peak_memory,
                 bytes_down=len(message),
                 bytes_up=len(content),
             )
-        )
+        except Exception as error:  # a worker that says nonsense costs its own device's update
+            return Lost.by_raising(device, error)
+        self.reports.append(report)
         return content
 
     def _welcome(self, worker: Worker) -> None:
