@@ -11,8 +11,9 @@ number, {message} the file to bring to it, and {answer} the file that must be th
     scp -q pi-{device}:answer {answer}
 
 Devices train on data of their own; the server's test data score the model. Where the command fails, or takes
-longer than the experiment's `deadline`, that device's update is lost, and no other. Ctrl-C stops the run, and
---resume continues it.
+longer than the experiment's `deadline`, that device's update is lost, and no other. The device's program ends
+with 75 when it no longer holds what the message builds on; a command that ends so is run again, with
+everything. Ctrl-C stops the run, and --resume continues it.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedmef.device.lost import LONGEST_REASON
+from fedmef.device.lost import LONGEST_REASON, NEEDS_ALL
 from fedmef.errors import FedmefError, Interrupted
 from fedmef.experiment.files import read_experiment
 from fedmef.federation.api import resume, run
@@ -85,7 +87,8 @@ class CommandEngine:
                 self._running.discard(process)
             if process.returncode:
                 words = said.read_text(errors="replace").strip().rpartition("\n")[2]
-                return Lost((words or f"its command ended with {process.returncode}")[:LONGEST_REASON])
+                reason = (words or f"its command ended with {process.returncode}")[:LONGEST_REASON]
+                return Lost(reason, needs_all=process.returncode == NEEDS_ALL)
             try:
                 return read_bounded(answer, MAXIMUM_BYTES)
             except (OSError, FedmefError) as error:
@@ -133,8 +136,11 @@ def main() -> None:
             resume(options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
         else:
             run(experiment, options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
-    except (FedmefError, Interrupted) as error:
+    except FedmefError as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
+    except Interrupted as error:
+        print(f"{parser.prog}: {error}; with this command: add --resume", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmef.device import __main__ as program
 from fedmef.device.device import Device
+from fedmef.device.lost import NEEDS_ALL
 from fedmef.device.native_backend import NativeBackend
 from fedmef.device.training import Samples
 from fedmef.wire.broadcast import encode_broadcast
@@ -95,7 +96,7 @@ def test_an_adjusting_round_brings_growth_scores(folder: Path) -> None:
 def test_what_a_device_holds_need_not_be_sent_again(folder: Path) -> None:
     (folder / "later").write_bytes(encode_broadcast(MODEL, JOB, known=MODEL.masks(), knows_network=True))
     lacking = started(folder, "later", "answer", "--data", ".", "--store", "store")
-    assert lacking.returncode == 1
+    assert lacking.returncode == NEEDS_ALL
     assert lacking.stderr.count("\n") == 1
     assert started(folder, "message", "answer", "--data", ".", "--store", "store").returncode == 0
     (folder / "answer").unlink()

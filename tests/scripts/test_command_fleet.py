@@ -9,6 +9,7 @@ import pytest
 
 import fedmef
 from fedmef.data import load_dataset
+from fedmef.errors import UserError
 from fedmef.experiment.files import to_toml
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Lost
@@ -73,3 +74,23 @@ def test_a_command_that_brings_no_answer_costs_one_update(command: str, reason: 
 
 def test_a_command_that_takes_too_long_is_ended() -> None:
     assert CommandEngine("sleep 600", deadline=0.5).train({1: b"one"}) == {1: Lost.too_late(0.5)}
+
+
+def test_no_messages_need_no_command() -> None:
+    assert CommandEngine("false").train({}) == {}
+
+
+def test_a_device_that_keeps_nothing_is_sent_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shares(tmp_path)
+    (tmp_path / "experiment.toml").write_text(to_toml(EXPERIMENT.model_copy(update={"rounds": 2})))
+    command = f"{DEVICE} --data {tmp_path}/data-{{device}}"
+    arguments = [str(tmp_path / "experiment.toml"), "--out", str(tmp_path / "fleet"), "--command", command]
+    monkeypatch.setattr(sys, "argv", ["command_fleet", *arguments])
+    main()
+    fleet = Run.open(tmp_path / "fleet")
+    assert fleet.summary.lost_updates == 0
+    assert fleet.summary.repeated_attempts == 0
+    with pytest.raises(UserError, match="which a simulation has not; resume it on its fleet"):
+        fedmef.resume(fleet.path, {"rounds": 3})

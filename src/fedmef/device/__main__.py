@@ -26,11 +26,12 @@ from pathlib import Path  # noqa: E402
 from fedmef.device.choice import missing_kernels  # noqa: E402
 from fedmef.device.device import Device  # noqa: E402
 from fedmef.device.enforced import enforce_limit, parse_bytes  # noqa: E402
+from fedmef.device.lost import NEEDS_ALL  # noqa: E402
 from fedmef.device.measured import measured  # noqa: E402
 from fedmef.device.own_data import open_own_data  # noqa: E402
 from fedmef.device.process import native_device, private_streams, serve  # noqa: E402
 from fedmef.device.resident import give_back_freed_memory  # noqa: E402
-from fedmef.errors import FedmefError, UserError  # noqa: E402
+from fedmef.errors import FedmefError, NotHeldError, UserError  # noqa: E402
 from fedmef.wire.container import MAXIMUM_BYTES  # noqa: E402
 from fedmef.wire.files import read_bounded, write_atomically  # noqa: E402
 
@@ -39,12 +40,18 @@ OPTIONS = ["data=", "number=", "store=", "memory=", "method=", "trust-server", "
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0 for an answer, 2 for a mistake in the arguments, 1 for anything else."""
+    """Exit code 0 for an answer, 2 for wrong arguments, 75 for a message that builds on what is lost, or 1."""
     try:
         return _work(arguments)
     except MemoryError:
         print("fedmef.device: out of memory", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("fedmef.device: stopped", file=sys.stderr)
+        return 130
+    except NotHeldError as error:
+        print(f"fedmef.device: {error}", file=sys.stderr)
+        return NEEDS_ALL
     except (FedmefError, OSError) as error:
         print(f"fedmef.device: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, FedmefError) else 1

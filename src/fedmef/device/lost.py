@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from fedmef.errors import FedmefError, NotHeldError
 
 LONGEST_REASON = 500
+NEEDS_ALL = 75  # exit code of a device's program: a message with everything would do
 LONGEST_TRACE = 20_000
 
 

@@ -75,7 +75,8 @@ def run(
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     with stop_on_signals() as stop, start(fleet) as engine:
-        directory = Run.create(path, experiment, prepared.model.network, overwrite=overwrite)
+        network = prepared.model.network
+        directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere)
         return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
 
 
@@ -101,6 +102,11 @@ def resume(
     longer = experiment.rounds != directory.experiment.rounds
     if directory.finished and not longer:
         return directory
+    if directory.on_fleet and not elsewhere:
+        raise UserError(
+            f"{directory.path}: its devices have data of their own, which a simulation has not; "
+            + directory.how_to_resume
+        )
     rounds = directory.finished_rounds()
     done = len(rounds)
     if longer and experiment.rounds < done:

@@ -104,4 +104,4 @@ def _source_digest() -> str:
 
 
 def _how_to_resume(directory: Run, what: str) -> str:
-    return f"{what}; 'fedmef run --resume {directory.path}' continues it"
+    return f"{what}; {directory.how_to_resume}"

@@ -8,6 +8,7 @@ checkpoint-before        the same after the round before
 held/                    while it runs: the network and masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
+fleet                    empty: devices have data of their own, so only their fleet can resume it
 tensorboard/             event files, when they were asked for
 """
 
@@ -38,9 +39,9 @@ from fedmef.wire.store import Store
 
 CONFIG, NETWORK, METRICS = "config.toml", "network.json", "metrics.jsonl"
 SUMMARY, MODEL = "summary.json", "model.safetensors"
-TENSORBOARD, HELD = "tensorboard", "held"
+TENSORBOARD, HELD, FLEET = "tensorboard", "held", "fleet"
 LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
-FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, NETWORK, CONFIG)
+FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, NETWORK, CONFIG, FLEET)
 MAXIMUM_TEXT_BYTES = 2**30  # of metrics or a summary
 
 Kind = TypeVar("Kind", Round, Summary)
@@ -59,7 +60,13 @@ class Run:
 
     @classmethod
     def create(
-        cls, path: Path, experiment: Experiment, network: Network, *, overwrite: bool = False
+        cls,
+        path: Path,
+        experiment: Experiment,
+        network: Network,
+        *,
+        overwrite: bool = False,
+        on_fleet: bool = False,
     ) -> "Run":
         """A new run in an empty or missing directory, or in place of an old run."""
         cls.check_free(path, overwrite=overwrite)
@@ -73,6 +80,8 @@ class Run:
             (path / name).unlink(missing_ok=True)
         for name in (TENSORBOARD, HELD):
             shutil.rmtree(path / name, ignore_errors=True)
+        if on_fleet:
+            (path / FLEET).touch()
         run.write_network(network)
         run.write_config()
         return run
@@ -107,6 +116,18 @@ class Run:
     def store(path: Path) -> Store:
         """Where the simulated devices of a run at this path keep what they hold."""
         return Store(path / HELD)
+
+    @property
+    def on_fleet(self) -> bool:
+        """Whether its devices have data of their own: a simulation cannot resume it."""
+        return (self.path / FLEET).exists()
+
+    @property
+    def how_to_resume(self) -> str:
+        """For people."""
+        if self.on_fleet:
+            return "resume it on its fleet (docs/deploy.md)"
+        return f"'fedmef run --resume {self.path}' continues it"
 
     @property
     def finished(self) -> bool:
