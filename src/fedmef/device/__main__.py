@@ -40,7 +40,7 @@ OPTIONS = ["data=", "number=", "store=", "memory=", "method=", "trust-server", "
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0 for an answer, 2 for wrong arguments, 75 for a message that builds on what is lost, or 1."""
+    """Exit code 0 for an answer, 2 for wrong arguments, 75 when a message builds on what is lost, or 1."""
     try:
         return _work(arguments)
     except MemoryError:
