@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedmef.costs.device_process import Shape, measure_process
 from fedmef.costs.units import human_bytes
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
 
@@ -23,5 +24,6 @@ def check_device_memory(experiment: Experiment, shape: Shape, classes: int, tell
         raise UserError(
             f"device_memory = {human_bytes(limit)}: a device of this experiment needs "
             f"{human_bytes(needed.process)} (measured: its whole process on the {needed.backend} backend; "
-            f"{MARGIN:.0%} of the limit stay free); 'fedmef plan' finds settings that fit"
+            f"{MARGIN:.0%} of the limit stay free); "
+            + (missing_kernels() or "'fedmef plan' finds settings that fit")
         )

@@ -19,6 +19,7 @@ from typing import Any
 from fedmef.costs.device_process import Shape, ignored_settings, measure_process
 from fedmef.costs.limit import MARGIN, Tell
 from fedmef.costs.units import human_bytes
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, SparsityError, UserError
 from fedmef.experiment.settings import Experiment
 
@@ -128,8 +129,8 @@ def _nothing_fits(experiment: Experiment, limit: int, least: Candidate) -> UserE
         return UserError(f"even the lightest setting cannot be measured: {least.problem}")
     needs = f"needs {human_bytes(least.needed)}"
     return UserError(
-        f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; take a smaller model, "
-        "width or batch_size, or a device with more memory"
+        f"device_memory = {human_bytes(limit)}: even the lightest setting {needs}; "
+        + (missing_kernels() or "take a smaller model, width or batch_size, or a device with more memory")
     )
 
 
