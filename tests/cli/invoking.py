@@ -1,13 +1,15 @@
 """The command line as a user calls it."""
 
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
 from fedmef.cli import app
+from fedmef.runs.signals import SIGNALS
 from tests.small import SMALL
 
 
@@ -31,7 +33,7 @@ QUICK = [
 
 
 @pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
     """`invoke("run", "--rounds", "1")`."""
 
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -44,7 +46,10 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         captured = capsys.readouterr()
         return Ended(int(ended.value.code or 0), captured.out, captured.err)
 
-    return call
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield call
+    for number, handler in before.items():  # a command that was stopped ignores further signals
+        signal.signal(number, handler)
 
 
 def check_mistake(ended: Ended, expected: str) -> None:

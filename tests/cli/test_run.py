@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedmef.costs import device_process
+from fedmef.device.choice import missing_kernels
 from fedmef.federation import api
 from tests.cli.invoking import QUICK, Invoke, check_mistake
 from tests.costs.formula import process
@@ -135,7 +136,7 @@ def test_a_device_that_cannot_fit_is_refused_before_training(
     monkeypatch.chdir(tmp_path)
     ended = invoke("run", *QUICK, "--batch-size", "16", "--device-memory", "10kB")
     check_mistake(ended, "needs 16.0 kB")
-    assert "'fedmef plan' finds settings that fit" in ended.errors
+    assert (missing_kernels() or "'fedmef plan' finds settings that fit") in ended.errors
     assert list(tmp_path.iterdir()) == []
 
 

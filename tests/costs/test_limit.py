@@ -6,6 +6,7 @@ import pytest
 
 import fedmef
 from fedmef.costs.limit import check_device_memory
+from fedmef.device.choice import missing_kernels
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment, make_experiment
 from tests.costs.formula import SHAPE
@@ -37,7 +38,7 @@ def test_what_does_not_fit_is_refused_with_what_it_needs_and_where_to_look() -> 
     text = str(refused.value)
     assert "device_memory = 20.0 MB" in text
     assert "needs 24.8 MB (measured: its whole process on the native backend" in text
-    assert "'fedmef plan' finds settings that fit" in text
+    assert (missing_kernels() or "'fedmef plan' finds settings that fit") in text
 
 
 @pytest.mark.usefixtures("measured")
