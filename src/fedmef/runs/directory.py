@@ -150,7 +150,7 @@ class Run:
         """The run's result."""
         file = self.path / SUMMARY
         if not file.is_file():
-            raise UserError(f"{self.path} is not finished; fedmef run --resume {self.path} continues it")
+            raise UserError(f"{self.path} is not finished; {self.how_to_resume}")
         return _read_record(Summary, _read_text(file), file)
 
     @cached_property
@@ -294,8 +294,8 @@ class Run:
             yield
         except OSError as error:
             raise FedmefError(
-                f"cannot write into {self.path}: {error.strerror}; the last checkpoint is intact: fix this, "
-                f"then continue with 'fedmef run --resume {self.path}'"
+                f"cannot write into {self.path}: {error.strerror}; the last checkpoint is intact: fix this; "
+                f"then {self.how_to_resume}"
             ) from error
 
 
