@@ -123,7 +123,8 @@ double Program::run(const uint8_t* images, size_t image_count, const int64_t* la
 }
 
 std::vector<uint8_t> Program::content(int buffer) const {
-  const uint8_t* from = runtime_.arena(arena_) + place(buffer, 0);
+  const size_t offset = place(buffer, 0);  // before the arena is touched: it is a running program's own
+  const uint8_t* from = runtime_.arena(arena_) + offset;
   return {from, from + buffers_[size_t(buffer)].bytes};
 }
 

@@ -179,6 +179,8 @@ def test_while_a_program_runs_other_threads_are_refused() -> None:
     program.read_images(to=everything)
     for _ in range(30):
         program.scale(everything, 1.0)
+    larger = Program(runtime, 64, 1, 8 * 64 * 2**16)  # its arena would take the place of the one in use
+    all_of_it = larger.buffer(0, 8 * 64 * 2**16)
     images = np.zeros((64, 1, 256, 256), np.uint8)
     done = threading.Event()
 
@@ -193,6 +195,7 @@ def test_while_a_program_runs_other_threads_are_refused() -> None:
         "buffer": lambda: program.buffer(0, 64),
         "scale": lambda: program.scale(everything, 1.0),
         "content": lambda: program.content(everything),
+        "larger content": lambda: larger.content(all_of_it),
         "last_logits": program.last_logits,
         "seconds": program.seconds,
         "run": lambda: program.run(images, None),
