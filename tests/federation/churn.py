@@ -30,7 +30,7 @@ from fedmef.experiment.settings import Experiment
 from fedmef.runs.directory import Run
 from tests.federation.small import digest
 
-DEADLINE = 8.0
+DEADLINE = 15.0
 STARVED = 0.02
 PAUSES = (0.2, 2.0)  # seconds between two disturbances
 SETTINGS: dict[str, Any] = {
