@@ -2,7 +2,7 @@
 
     python scripts/light_environment.py DIR
 
-It has what a device needs (Flower without Ray, NumPy, pydantic, safetensors, with all that they need) and
+It has what a device needs (Flower without Ray, NumPy, pydantic, with all that they need) and
 fedmef from where it is imported here. Nothing else can be imported there, as after
 `pip install '.[flower-device]'` on a device.
 """
@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 import fedmef
 
-DEVICE = ("numpy", "pydantic", "safetensors", "flwr")
+DEVICE = ("numpy", "pydantic", "flwr")
 
 
 def make_light_environment(folder: Path) -> Path:

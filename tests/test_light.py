@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-NEEDED = {"fedmef", "numpy", "pydantic", "safetensors"}
+NEEDED = {"fedmef", "numpy", "pydantic"}
 NEEDED_BY_PYDANTIC = {"annotated-types", "pydantic-core", "typing-extensions", "typing-inspection"}
 LISTED = "from importlib.metadata import distributions; print(*(d.name for d in distributions()))"
 

@@ -9,10 +9,10 @@ import hashlib
 UNSET = "0" * 32  # what stands in the place of the checksum while it is computed
 
 
-def stamp(message: bytes) -> bytes:
-    """Write the checksum into a message whose header has `UNSET` in its place."""
-    before, after = _around(message, UNSET)
-    return b"".join((before, _checksum(before, after).encode(), after))
+def stamp(head: bytes, *rest: bytes | memoryview) -> bytes:
+    """The parts of a message as one, with the checksum in the head's place for it, where `UNSET` stands."""
+    before, after = _around(head, UNSET)
+    return b"".join((before, _checksum(before, after, *rest).encode(), after, *rest))
 
 
 def is_intact(message: bytes, checksum: str) -> bool:
@@ -30,8 +30,9 @@ def _around(message: bytes, checksum: str) -> tuple[memoryview, memoryview]:
     return whole[: end - len(checksum)], whole[end:]
 
 
-def _checksum(before: memoryview, after: memoryview) -> str:
+def _checksum(before: memoryview, *after: bytes | memoryview) -> str:
     digest = hashlib.blake2b(before, digest_size=16)
     digest.update(UNSET.encode())
-    digest.update(after)
+    for part in after:
+        digest.update(part)
     return digest.hexdigest()

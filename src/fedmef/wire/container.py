@@ -10,13 +10,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-
 from fedmef.errors import MessageError
 from fedmef.sparsity.arrays import Array
 from fedmef.wire.checksum import UNSET, is_intact, stamp
+from fedmef.wire.tensors import pack, unpack
 
 FILE_VERSION = 4
 MESSAGE_VERSION = 5
@@ -32,22 +29,19 @@ def encode(arrays: Mapping[str, Array], header: Header, version: int = FILE_VERS
         raise ValueError(f"the header's {min(reserved)} is written here")
     known = {"version": version, "checksum": UNSET, **header}
     metadata = {"fedmef": json.dumps(known, sort_keys=True, allow_nan=False)}
-    return stamp(save({name: np.asarray(array, order="C") for name, array in arrays.items()}, metadata))
+    head, contents = pack(arrays, metadata)
+    return stamp(head, *contents)
 
 
 def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Array], Header]:
     """The inverse of `encode`; raises `MessageError` for anything else.
 
-    Types, shapes and offsets are checked before anything is made of them, and then the arrays take no more
-    than the message itself.
+    Types, shapes and offsets are checked first. The arrays are views of the message.
     """
     header = read_header(message, version)
     if not is_intact(message, str(header.pop("checksum", None))):
         raise MessageError("the checksum does not match: the message is damaged or not complete")
-    try:
-        return load(message), header
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
-        raise MessageError(f"not a safetensors message: {error}") from error
+    return unpack(message), header
 
 
 def read_header(message: bytes, readable: int) -> Header:
