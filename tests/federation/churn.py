@@ -99,7 +99,7 @@ class Churn:
     def disturb(self) -> None:
         """Something happens to a worker; a stopped one goes on some time later, or is given up before."""
         for process in list(self.stopped):
-            if self.chance.random() < 0.3:
+            if self.chance.random() < 0.05:
                 self._continue(process)
         workers = [process for process in self.workers() if process not in self.stopped]
         if not workers:
