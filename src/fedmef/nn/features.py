@@ -27,21 +27,26 @@ EPSILON = 1e-10
 SMALLEST = 1e-30  # where no feature of an image is larger, no gradient passes
 
 
+def plain_layer_norm(input: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The normalised images, and what a small change of them is multiplied by."""
+    own = tuple(range(1, input.ndim))
+    # Squares of small features must not underflow.
+    peak = input.abs().amax(own, keepdim=True)
+    shown = peak > SMALLEST
+    peak = torch.where(shown, peak, 1)
+    centered = input / peak
+    centered = centered - centered.mean(own, keepdim=True)
+    inverse = torch.rsqrt(centered.square().mean(own, keepdim=True) + epsilon)
+    return centered * inverse, shown * inverse / peak
+
+
 class _LayerNorm(torch.autograd.Function):
     """Keeps its output, which the classifier keeps anyway, and one number an image."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, epsilon: float) -> Tensor:
-        own = tuple(range(1, input.ndim))
-        # Squares of small features must not underflow.
-        peak = input.abs().amax(own, keepdim=True)
-        shown = peak > SMALLEST
-        peak = torch.where(shown, peak, 1)
-        centered = input / peak
-        centered = centered - centered.mean(own, keepdim=True)
-        inverse = torch.rsqrt(centered.square().mean(own, keepdim=True) + epsilon)
-        output = centered * inverse
-        ctx.save_for_backward(output, shown * inverse / peak)
+        output, factor = plain_layer_norm(input, epsilon)
+        ctx.save_for_backward(output, factor)
         return output
 
     @staticmethod
@@ -68,6 +73,8 @@ class _Scale(torch.autograd.Function):
 
 def layer_norm(input: Tensor, epsilon: float = EPSILON) -> Tensor:
     """Each image's values [n, ...], centred and scaled to a root mean square of 1."""
+    if not (torch.is_grad_enabled() and input.requires_grad):
+        return plain_layer_norm(input, epsilon)[0]
     output: Tensor = _LayerNorm.apply(input, epsilon)  # type: ignore[no-untyped-call]
     return output
 
@@ -108,3 +115,11 @@ def feature_norm(layer: nn.Module) -> FeatureNorm | None:
     """The normalisation of a layer's features, if it has one."""
     owners = (getattr(hook, "__self__", None) for hook in layer._forward_pre_hooks.values())
     return next((owner for owner in owners if isinstance(owner, FeatureNorm)), None)
+
+
+def forget_features(layer: nn.Module) -> None:
+    """Let a layer take its input as it is again."""
+    for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+        for number, hook in list(hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), FeatureNorm):
+                del hooks[number]

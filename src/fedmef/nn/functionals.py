@@ -71,6 +71,16 @@ def are_saving(model: nn.Module) -> bool:
     return _enter in model._forward_pre_hooks.values()
 
 
+def stop_saving(model: nn.Module) -> None:
+    """Undo `save_memory_in_functionals`."""
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number, hook in list(hooks.items()):
+                if hook in (_enter, _leave, _pause, _resume):
+                    del hooks[number]
+                    module._forward_hooks_always_called.pop(number, None)
+
+
 def _enter(module: nn.Module, args: Any) -> None:
     _MODE.__enter__()  # type: ignore[no-untyped-call]
 

@@ -13,7 +13,7 @@ from fedmef.errors import UserError
 from fedmef.nn import pooling, relu
 from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d
 from fedmef.nn.convolution import CachePolicy, Geometry
-from fedmef.nn.features import layer_norm, scale
+from fedmef.nn.features import layer_norm, plain_layer_norm, scale
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.layout import fastest_layout
 from fedmef.nn.normalization import FilterNormalization
@@ -48,10 +48,11 @@ Function = Callable[..., Tensor]
 class NetworkModule(nn.Module):
     """Executes a network's operations one after the other. Modules and parameters have the network's names.
 
-    It takes images of uint8 as they are; floating-point ones count as normalised already.
+    It takes images of uint8 as they are; floating-point ones count as normalised already. A `plain` one has no
+    backward pass of our own anywhere, for whoever follows what it does, such as `torch.export`.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, *, plain: bool = False) -> None:
         super().__init__()
         if network.opaque is not None:
             raise UserError(
@@ -68,7 +69,7 @@ class NetworkModule(nn.Module):
                     _place(self, operation.module, modules[operation.module])
                 self._steps.append((operation, modules[operation.module]))
             else:
-                self._steps.append((operation, _function(operation)))
+                self._steps.append((operation, _function(operation, plain)))
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name not in network.frozen)
         self._last_uses = _last_uses(network)
@@ -195,7 +196,7 @@ def cache_policy(cache: Cache) -> CachePolicy:
     return CachePolicy(cache.sparsity, CACHES[cache.dtype])
 
 
-def _function(operation: Operation) -> Function:  # noqa: PLR0911
+def _function(operation: Operation, plain: bool) -> Function:  # noqa: PLR0911
     match operation:
         case ReLU(upper=None):
             return relu.relu if operation.compact else F.relu
@@ -216,10 +217,12 @@ def _function(operation: Operation) -> Function:  # noqa: PLR0911
         case AdaptiveAveragePool():
             adaptive = pooling.adaptive_avg_pool2d if operation.compact else F.adaptive_avg_pool2d
             return lambda images: adaptive(images, operation.size)
-        case LayerNorm():
-            return partial(layer_norm, epsilon=operation.epsilon)
+        case LayerNorm(epsilon=epsilon):
+            if plain:
+                return lambda features: plain_layer_norm(features, epsilon)[0]
+            return partial(layer_norm, epsilon=epsilon)
         case Scale(factor=factor):
-            return partial(scale, factor=factor)
+            return partial(torch.mul, other=factor) if plain else partial(scale, factor=factor)
         case Add():
             return torch.add
         case Concatenate():

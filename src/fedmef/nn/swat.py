@@ -19,11 +19,18 @@ class SwatConv2d(SparseConv2d):
 
     sparsity: float
 
-    def forward(self, input: Tensor) -> Tensor:
+    def used_weight(self) -> Tensor:
+        """A new dense tensor of what convolves."""
+        return self._largest().reshape(self.geometry.shape)
+
+    def _largest(self) -> Tensor:
         weights = self.values.detach()
         largest = largest_magnitudes(weights, active_count(weights.numel(), self.sparsity))
-        sparse = torch.zeros_like(weights).index_copy_(0, largest, weights[largest])
-        straight_through = self.values + (sparse - weights)  # sparse in value, dense in gradient
+        return torch.zeros_like(weights).index_copy_(0, largest, weights[largest])
+
+    def forward(self, input: Tensor) -> Tensor:
+        # Sparse in value, dense in gradient.
+        straight_through = self.values + (self._largest() - self.values.detach())
         return sparse_conv2d(
             input, straight_through, self.mask, self.geometry, bias=self.bias, cache=self.cache
         )

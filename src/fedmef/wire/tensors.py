@@ -23,6 +23,7 @@ DTYPES = {
         "U64": "<u8",
         "I64": "<i8",
         "F64": "<f8",
+        "C64": "<c8",
         "F32": "<f4",
         "U32": "<u4",
         "I32": "<i4",
@@ -45,6 +46,8 @@ def pack(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> tuple[byte
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     contents: list[memoryview] = []
     end = 0
+    if unknown := {array.dtype for array in arrays.values()} - NAMES.keys():
+        raise ValueError(f"arrays of {unknown.pop()} cannot be sent")
     for name, given in sorted(arrays.items(), key=lambda item: (RANKS[item[1].dtype], item[0])):
         array = np.asarray(given, order="C")
         begin, end = end, end + array.nbytes

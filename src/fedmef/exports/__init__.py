@@ -1,0 +1,1 @@
+"""A finished run's model for other programs."""
