@@ -67,7 +67,7 @@ lint: $(READY) ## ruff, mypy, the layers and clang-format
 	$(if $(CSRC),$(BIN)/clang-format --dry-run --Werror $(CSRC))
 
 bench: $(NATIVE) ## run every benchmark, one after the other
-	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(BENCHMARKS); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 clean: ## remove caches and build output; .venv and runs stay
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/fedmef/native/_kernels*.so

@@ -4,7 +4,7 @@ Each network of `tests/nn/zoo.py` at 90 and 95 % sparsity, with pruned caches an
 `features` is the root mean square of the classifier's input at the start, `gradients` the smallest and the
 largest norm of a layer's gradient over the median, `loss` that after 60 steps.
 
-    python benchmarks/architectures.py
+    python -m benchmarks.architectures
 """
 
 from tests.nn.zoo import ARCHITECTURES, constant_loss, look

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedmef.errors import FedmefError, Interrupted, UserError
     from fedmef.experiment.settings import Experiment
     from fedmef.federation.api import load, resume, run
+    from fedmef.nn.densify import densify
     from fedmef.nn.layers import SparseConv2d
     from fedmef.nn.sparsify import sparsify
     from fedmef.runs.directory import Run
@@ -24,6 +25,7 @@ _PLACES = {
     "Run": "fedmef.runs.directory",
     "SparseConv2d": "fedmef.nn.layers",
     "UserError": "fedmef.errors",
+    "densify": "fedmef.nn.densify",
     "load": "fedmef.federation.api",
     "resume": "fedmef.federation.api",
     "run": "fedmef.federation.api",
@@ -37,6 +39,7 @@ __all__ = [
     "Run",
     "SparseConv2d",
     "UserError",
+    "densify",
     "load",
     "resume",
     "run",

@@ -204,7 +204,7 @@ def test_images_are_brought_to_the_size_and_channels_of_the_network(tmp_path: Pa
 def test_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "0" / "a.png", 9, 9, 9, 9)
     first = opened(tmp_path)
-    monkeypatch.setattr(own_data, "_pixels", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(own_data, "decoded_pixels", lambda *_: pytest.fail("decoded again"))
     again = opened(tmp_path)
     assert isinstance(again.images, np.memmap)
     np.testing.assert_array_equal(first.images, again.images)

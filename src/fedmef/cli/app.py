@@ -25,6 +25,8 @@ COMMANDS = {
     "plan": "Find the preferred setting that fits --device-memory, by measuring.",
     "report": "Write a page and figures about finished runs: accuracy, measured memory, bytes, layers.",
     "evaluate": "Test a finished run's model. It needs the run's data set, but not its model's code.",
+    "predict": "Name the most likely classes of images, by a finished run's model.",
+    "export": "Write a finished run's model as an ONNX, TorchScript or safetensors file.",
     "doctor": "Say what this installation can do: backend, instruction set, threads, versions, memory.",
     "data": "Fetch or check a data set, and say what it holds and where.",
     "flower": "Apps for Flower: the same methods on a fleet of real machines.",

@@ -11,7 +11,7 @@ class must not number them in its own way.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ def _decode(files: list[tuple[Path, int]], shape: tuple[int, ...], to: Path) -> 
         # Not mapped: pages would stay resident, and a full disk would end the process.
         with unfinished.open("xb") as file:
             np.lib.format.write_array_header_1_0(file, header)
-            for image in _pixels(files, shape):
+            for image in decoded_pixels((file for file, _ in files), shape):
                 file.write(image.tobytes())
             file.flush()
             os.fsync(file.fileno())
@@ -193,7 +193,8 @@ def _decode(files: list[tuple[Path, int]], shape: tuple[int, ...], to: Path) -> 
         unfinished.unlink(missing_ok=True)
 
 
-def _pixels(files: list[tuple[Path, int]], shape: tuple[int, ...]) -> Iterator[Array]:
+def decoded_pixels(files: Iterable[Path], shape: tuple[int, ...]) -> Iterator[Array]:
+    """Image files, one after the other, in the size and the colours that a network takes."""
     try:
         from PIL import Image  # noqa: PLC0415  (arrays need no Pillow)
     except ModuleNotFoundError:
@@ -201,7 +202,7 @@ def _pixels(files: list[tuple[Path, int]], shape: tuple[int, ...]) -> Iterator[A
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"image files have 1 or 3 channels, and the network takes {channels}: give arrays")
-    for file, _ in files:
+    for file in files:
         try:
             with Image.open(file) as image:
                 small = image.convert("L" if channels == 1 else "RGB").resize((width, height))

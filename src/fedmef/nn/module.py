@@ -48,8 +48,8 @@ Function = Callable[..., Tensor]
 class NetworkModule(nn.Module):
     """Executes a network's operations one after the other. Modules and parameters have the network's names.
 
-    It takes images of uint8 as they are; floating-point ones count as normalised already. A `plain` one has no
-    backward pass of our own anywhere, for whoever follows what it does, such as `torch.export`.
+    It takes images of uint8 as they are; floating-point ones count as normalised already. A `plain` one has
+    no backward pass of our own anywhere, for whoever follows what it does, such as `torch.export`.
     """
 
     def __init__(self, network: Network, *, plain: bool = False) -> None:

@@ -1,0 +1,28 @@
+"""What a finished run's model says of image files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmef.device.backend import backend_for
+from fedmef.device.own_data import decoded_pixels
+from fedmef.runs.directory import Run
+
+BATCH_SIZE = 64
+
+
+def predict_files(run: Run, files: Sequence[Path]) -> NDArray[np.float64]:
+    """The probability of every class [files, classes]; images are resized to what the network takes."""
+    model = run.model()
+    experiment = run.experiment.model_copy(update={"backend": "auto"})
+    backend = backend_for(experiment, model.network)
+    backend.load(model.state)
+    rows = []
+    for start in range(0, len(files), BATCH_SIZE):
+        images = np.stack(list(decoded_pixels(files[start : start + BATCH_SIZE], model.network.input.shape)))
+        logits = backend.predict(images).astype(np.float64)
+        likely = np.exp(logits - logits.max(1, keepdims=True))
+        rows.append(likely / likely.sum(1, keepdims=True))
+    return np.concatenate(rows)
