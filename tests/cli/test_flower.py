@@ -36,7 +36,7 @@ def test_the_app_is_named_after_its_directory(tmp_path: Path) -> None:
 def test_its_settings_are_those_of_an_experiment(tmp_path: Path) -> None:
     write_app(tmp_path / "app")
     config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    settings = {name.replace("-", "_") for name in config} - {"out", "resume", "patience"}
+    settings = {name.replace("-", "_") for name in config} - {"out", "resume", "patience", "bind_devices"}
     assert settings <= Experiment.model_fields.keys()
 
 

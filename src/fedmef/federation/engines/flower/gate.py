@@ -118,9 +118,7 @@ def check_loopback(superlink: str) -> None:
 
 def _handed_on(headers: Mapping[str, str]) -> dict[str, str]:
     """Flower's own headers, and what says how to read the body."""
-    return {
-        name: value for name, value in headers.items() if name in HEADERS or name.startswith("flwr-")
-    }
+    return {name: value for name, value in headers.items() if name in HEADERS or name.startswith("flwr-")}
 
 
 async def _bounded(request: Request) -> AsyncIterator[bytes]:
