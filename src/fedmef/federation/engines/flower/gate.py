@@ -1,9 +1,9 @@
 """The gate: what a fleet's devices reach of its server, and all that a stranger can reach.
 
 Flower's SuperLink takes everything at one port: what SuperNodes ask, which only registered keys may; and what
-`flwr` orders and its own processes ask, which anybody may, and which executes code as the SuperLink's user. So
-the SuperLink listens at the loopback only. The gate listens outside, and hands it what a SuperNode with a key
-asks; there is no way to anything else. Whether a key is registered is then for the SuperLink to say.
+`flwr` orders and its own processes ask, which anybody may, and which executes code as the SuperLink's user.
+So the SuperLink listens at the loopback only. The gate listens outside, and hands it what a SuperNode with a
+key asks; there is no way to anything else. Whether a key is registered is then for the SuperLink to say.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from fedmef.errors import UserError
 
-# What a SuperNode with a key of its own asks; one that has none would register itself, which is not handed on.
+# What a SuperNode with a key asks. One that has none would register itself, which is not handed on.
 PASSES = (
     *("activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages"),
     *("get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"),
@@ -111,8 +111,8 @@ def check_loopback(superlink: str) -> None:
         inside = False
     if not inside:
         raise UserError(
-            f"superlink = '{superlink}': start the SuperLink with --host 127.0.0.1, and give that address and "
-            "its port; whoever reaches it may run code on it"
+            f"superlink = '{superlink}': start the SuperLink with --host 127.0.0.1, and give that address "
+            "and its port; whoever reaches it may run code on it"
         )
 
 

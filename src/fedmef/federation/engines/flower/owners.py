@@ -74,8 +74,8 @@ class Owners:
             return None
         else:
             reason = (
-                f"the key {key} says that it is device {device}, which is the key {owner}; if it replaces that "
-                f"one, register it with --name device-{device}"
+                f"the key {key} says that it is device {device}, which is the key {owner}; if it replaces "
+                f"that one, register it with --name device-{device}"
             )
         self._claims.refused[key] = reason
         return reason
