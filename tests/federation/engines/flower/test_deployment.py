@@ -114,17 +114,17 @@ def test_a_run_survives_its_server(tmp_path: Path) -> None:
             fleet.write_key(f"device-{device}")
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
-        run = fleet.keep_running({"devices": 2, "devices-per-round": 2, "rounds": 6, "local-epochs": 1})
-        wait_until(lambda: len(records(folder)) >= 2, 120, "there is no round")
-        (app,) = processes("flwr-serverapp", folder)
-        os.kill(app, signal.SIGKILL)
-        done = len(records(folder))
-        wait_until(lambda: len(records(folder)) > done, 200, f"no new app: {fleet.log('run')}")
+        run = fleet.keep_running({"devices": 2, "devices-per-round": 2, "rounds": 3, "local-epochs": 1})
+        wait_until(lambda: len(records(folder)) >= 1, 120, "there is no round")
+        (first,) = processes("flwr-serverapp", folder)
+        os.kill(first, signal.SIGKILL)
+        # The SuperLink gives it up when its heartbeat is missing for a minute.
+        wait_until(lambda: list(processes("flwr-serverapp", folder)) not in ([], [first]), 120, "no new app")
         fleet.stop("superlink", signal.SIGKILL)
         fleet.restart_superlink()
         assert run.wait(200) == 0, fleet.log("run")
         assert all(fleet.is_running(f"device-{device}") for device in range(2))
-    assert [record["round"] for record in records(folder)] == list(range(6))
+    assert [record["round"] for record in records(folder)] == [0, 1, 2]
     assert (folder / "runs" / "flower" / "model.safetensors").exists()
 
 
