@@ -17,6 +17,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -119,7 +120,7 @@ class Stranger:
             "ActivateNode": ActivateNodeRequest(public_key=key, heartbeat_interval=30),
             "PullMessages": PullMessagesRequest(node=Node(node_id=self._node)),
         }
-        signed = [
+        signed: list[ProtobufClientInterceptor] = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(*self._keys),
         ]

@@ -168,8 +168,13 @@ def test_only_posts_pass(outside: Served) -> None:
 
 
 def test_a_query_and_foreign_headers_stay_outside(outside: Served) -> None:
-    forged = {"x-forwarded-for": "10.0.0.1", "host": "inside", "authorization": "x", "cookie": "a=b"}
-    _, said, _ = outside.ask("/v1/fleet/get-run?path=/v1/control/start-run", **forged)
+    _, said, _ = outside.ask(
+        "/v1/fleet/get-run?path=/v1/control/start-run",
+        x_forwarded_for="10.0.0.1",
+        host="inside",
+        authorization="x",
+        cookie="a=b",
+    )
     assert said["path"] == "/v1/fleet/get-run"
     assert said["headers"]["host"].startswith("127.0.0.1:")
     assert not said["headers"].keys() & {"x-forwarded-for", "authorization", "cookie"}
