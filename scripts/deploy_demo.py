@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from scripts.stranger import Stranger, listening, outside
 
 INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"
+EVERYWHERE = ("0.0.0.0", "::")
 BIN = Path(sys.executable).parent
 # As environment.sh of the app.
 QUIET = {
@@ -154,9 +155,12 @@ class Deployment:
 
     def let_a_stranger_try(self) -> dict[str, dict[str, str | None]]:
         """What a stranger was refused with, at each address that the fleet listens on outside."""
-        addresses = outside(listening(f"FLWR_HOME={self.folder / '.flwr'}"))
+        addresses = [
+            f"{OUTSIDE if host in EVERYWHERE else host}:{port}"
+            for host, port in sorted(outside(listening(f"FLWR_HOME={self.folder / '.flwr'}")))
+        ]
         stranger = Stranger(self.folder / "stranger", self.folder / "keys" / "ca.crt", self.environment)
-        return {f"{host}:{port}": stranger.attempts(f"{host}:{port}") for host, port in sorted(addresses)}
+        return {address: stranger.attempts(address) for address in addresses}
 
     def start(
         self, name: str, *command: str, environment: Mapping[str, str] | None = None
@@ -256,8 +260,8 @@ def demonstrate(folder: Path) -> None:
         for address, refusals in fleet.let_a_stranger_try().items():
             print(f"a stranger at {address}, with nothing but ca.crt:")
             for attempt, refusal in refusals.items():
-                if refusal is None:
-                    raise SystemExit(f"the stranger could {attempt}")
+                if not (refusal or "").startswith("4"):  # an answer of HTTP, and no accident
+                    raise SystemExit(f"the stranger was not refused to {attempt}: {refusal}")
                 print(f"  could not {attempt}: {refusal}", flush=True)
         if run.wait(600) or not (folder / "runs" / "flower" / "summary.json").exists():
             raise SystemExit(f"the run failed:\n{fleet.log('run')}")

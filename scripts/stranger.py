@@ -100,7 +100,7 @@ class Stranger:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         if ended.returncode == 0:
             return None

@@ -1,14 +1,13 @@
 """A device is one key for the whole run, whatever other nodes say."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message, UserConfig
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedmef.errors import FedmefError, UserError
+from fedmef.errors import UserError
 from fedmef.federation.engines import Lost
 from fedmef.federation.engines.flower import client_app, server_app
 from fedmef.federation.engines.flower.engine import FlowerEngine
@@ -151,21 +150,3 @@ def test_where_nodes_have_no_keys_a_device_may_come_back_as_any(tmp_path: Path) 
         server_app(load_model, load_data)(fleet, context(0, longer))
     assert len(Run.open(tmp_path / "run").rounds) == 2
     assert not (tmp_path / "run" / NODES).exists()
-
-
-def test_an_app_whose_superexec_is_gone_writes_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SuperLink was killed, and a new one may have started the run's next app already."""
-    devices = client_app(load_data)
-
-    def app(message: Message, context: Context) -> Message:
-        if message.metadata.message_type == TRAIN:
-            monkeypatch.setattr(os, "getppid", lambda: 1)
-        return devices(message, context)
-
-    config: UserConfig = {**CONFIG, "out": str(tmp_path / "run")}
-    monkeypatch.setattr(os, "getppid", lambda: 4321)
-    with pytest.raises(FedmefError, match="the SuperLink was stopped"):
-        server_app(load_model, load_data)(Loopback({9: 0, 5: 1}, app, config), context(0, config))
-    assert Run.open(tmp_path / "run").rounds == []

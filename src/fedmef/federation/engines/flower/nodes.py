@@ -85,9 +85,9 @@ class Nodes:
             for reply in self._grid.pull_messages(waiting):
                 replies[reply.metadata.reply_to_message_id] = reply
             waiting -= replies.keys()
-            self._check_running()
             if not waiting or (end is not None and time.monotonic() >= end):
                 break
+            self._check_running()
             time.sleep(self._poll)
         return replies
 

@@ -7,10 +7,12 @@ global model. Both are functions of a module, so that the run's directory can na
 """
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, UserConfig
 from flwr.serverapp import Grid, ServerApp
@@ -18,7 +20,6 @@ from flwr.supercore import log
 from flwr.superlink.grid import InMemoryGrid
 
 from fedmef.data import Dataset
-from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation.api import new_directory, resume, run
 from fedmef.federation.engines.flower.engine import FlowerEngine
@@ -55,18 +56,23 @@ def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
         owners: Owners | None = None
         if config.get(BIND, True) and not isinstance(grid, InMemoryGrid):
             owners = Owners.read(out / NODES) if resumes else Owners()
-        check_running = _while_flower_runs()
 
         def start(fleet: Fleet) -> FlowerEngine:
-            nodes = Nodes(grid, experiment.devices, check_running=check_running, owners=owners)
+            nodes = Nodes(grid, experiment.devices, owners=owners)
             return FlowerEngine(nodes, deadline=experiment.deadline, patience=patience)
 
         dataset, watchers = load_data(), [Log(), *([KeepOwners(owners)] if owners else [])]
-        if resumes:
-            changes = experiment.model_dump()
-            finished = resume(out, changes, dataset=dataset, watchers=watchers, start=start, elsewhere=True)
-        else:
-            finished = run(experiment, out, dataset=dataset, watchers=watchers, start=start, elsewhere=True)
+        options: dict[str, Any] = {
+            "dataset": dataset,
+            "watchers": watchers,
+            "start": start,
+            "elsewhere": True,
+        }
+        with ending_with_flower():
+            if resumes:
+                finished = resume(out, experiment.model_dump(), **options)
+            else:
+                finished = run(experiment, out, **options)
         log(INFO, "test accuracy %.2f %%, in %s", 100 * finished.summary.test_accuracy, out.absolute())
 
     return app
@@ -111,15 +117,24 @@ class KeepOwners(Watcher):
         self._owners.write(self._file)
 
 
-def _while_flower_runs() -> Callable[[], None]:
-    """Raises once the SuperExec that started this process is gone: another one may continue the run."""
-    parent = os.getppid()
+@contextmanager
+def ending_with_flower() -> Iterator[None]:
+    """Within the block this process ends when the SuperExec that started it does, as if it were killed, too.
 
-    def check() -> None:
-        if os.getppid() != parent:
-            raise FedmefError("the SuperLink was stopped")
+    It would wait for its SuperLink for ever, or come back to a new one, which has started the run's next app.
+    """
+    parent, over = os.getppid(), threading.Event()
 
-    return check
+    def watch() -> None:
+        while not over.wait(0.5):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _name(function: Callable[..., object]) -> str:
