@@ -54,25 +54,21 @@ def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
         out = Path(str(config[OUT])) if config.get(OUT) else new_directory(experiment)
         resumes = bool(config.get(RESUME)) and (out / CONFIG).is_file()
         owners: Owners | None = None
+        watchers: list[Watcher] = [Log()]
         if config.get(BIND, True) and not isinstance(grid, InMemoryGrid):
             owners = Owners.read(out / NODES) if resumes else Owners()
+            watchers.append(KeepOwners(owners))
 
         def start(fleet: Fleet) -> FlowerEngine:
             nodes = Nodes(grid, experiment.devices, owners=owners)
             return FlowerEngine(nodes, deadline=experiment.deadline, patience=patience)
 
-        dataset, watchers = load_data(), [Log(), *([KeepOwners(owners)] if owners else [])]
-        options: dict[str, Any] = {
-            "dataset": dataset,
-            "watchers": watchers,
-            "start": start,
-            "elsewhere": True,
-        }
+        options: dict[str, Any] = {"watchers": watchers, "start": start, "elsewhere": True}
         with ending_with_flower():
             if resumes:
-                finished = resume(out, experiment.model_dump(), **options)
+                finished = resume(out, experiment.model_dump(), dataset=load_data(), **options)
             else:
-                finished = run(experiment, out, **options)
+                finished = run(experiment, out, dataset=load_data(), **options)
         log(INFO, "test accuracy %.2f %%, in %s", 100 * finished.summary.test_accuracy, out.absolute())
 
     return app
