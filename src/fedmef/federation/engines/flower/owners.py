@@ -2,7 +2,7 @@
 
 A node says itself which device it is. Its key is what nobody else has, so a device belongs to a key: a second
 one that says the same is refused, and costs nobody else anything. Whoever registers a key may also decide: a
-SuperNode registered with `--name device-3` is device 3 and no other, and replaces a key without a name.
+SuperNode registered with `--name device-3` can be device 3 and no other, and replaces a key without a name.
 """
 
 import hashlib
