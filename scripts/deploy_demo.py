@@ -2,8 +2,9 @@
 
     python scripts/deploy_demo.py [DIR]     (make deploy-demo)
 
-Everything is a real process on the loopback, with TLS and node authentication; a stranger whose key nobody
-registered is refused. Whatever was started is stopped, whatever happens; what was written stays in DIR.
+Everything is a real process on the loopback, with TLS and node authentication. 127.0.0.1 is the server's own,
+127.0.0.2 stands for its address in the devices' network; a stranger tries all that listens there, in vain.
+Whatever was started is stopped, whatever happens; what was written stays in DIR.
 """
 
 import argparse
@@ -19,6 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from scripts.stranger import Stranger, listening, outside
+
+INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"
+EVERYWHERE = ("0.0.0.0", "::")
 BIN = Path(sys.executable).parent
 # As environment.sh of the app.
 QUIET = {
@@ -32,6 +39,12 @@ QUIET = {
 SMALL = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
+CERTIFICATES = (
+    *("--ssl-ca-certfile", "keys/ca.crt"),
+    *("--ssl-certfile", "keys/server.pem", "--ssl-keyfile", "keys/server.key"),
+)
+
+
 class Deployment:
     """An app's SuperLink and SuperNodes on this machine. Leaving the block stops what is still running.
 
@@ -42,7 +55,8 @@ class Deployment:
 
     def __init__(self, folder: Path, devices: Path = BIN) -> None:
         self.folder = folder
-        self.port = free_port()
+        self.port = free_port()  # the SuperLink's, inside
+        self.gate = f"{OUTSIDE}:{free_port(OUTSIDE)}"
         self.environment = _environment(folder, BIN)
         self._on_devices = _environment(folder, devices) | SMALL
         if devices != BIN:
@@ -62,13 +76,13 @@ class Deployment:
         """The app, and where its SuperLink is."""
         self.call("fedmef", "flower", "new", ".")
         config = self.folder / ".flwr" / "config.toml"
-        config.write_text(config.read_text().replace("127.0.0.1:8443", f"127.0.0.1:{self.port}"))
+        config.write_text(config.read_text().replace("127.0.0.1:8444", f"{INSIDE}:{self.port}"))
 
     def write_certificates(self) -> None:
         """A certificate authority of our own, and the SuperLink's certificate."""
         keys = self.folder / "keys"
         keys.mkdir()
-        (keys / "server.ext").write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\n")
+        (keys / "server.ext").write_text(f"subjectAltName = DNS:localhost, IP:{INSIDE}, IP:{OUTSIDE}\n")
         new_key = ("-newkey", "rsa:3072", "-nodes")
         self.call(
             *("openssl", "req", "-x509", *new_key, "-days", "365", "-subj", "/CN=our own authority"),
@@ -85,12 +99,23 @@ class Deployment:
         )
 
     def start_superlink(self) -> None:
-        """The SuperLink, with TLS, for devices that are registered only."""
+        """The SuperLink, for registered devices only, and the gate that they reach it through."""
+        self.restart_superlink()
+        host, port = self.gate.split(":")
+        self.start(
+            "gate",
+            *("fedmef", "flower", "gate", "--host", host, "--port", port),
+            *("--superlink", f"{INSIDE}:{self.port}", *CERTIFICATES),
+        )
+        wait_until(lambda: is_open(port, host), 60, f"the gate did not start: {self.log('gate')}")
+
+    def restart_superlink(self) -> None:
+        """Only the SuperLink, with what its database remembers."""
+        (self.folder / "state").mkdir(mode=0o700, exist_ok=True)
         self.start(
             "superlink",
-            *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth"),
-            *("--ssl-ca-certfile", "keys/ca.crt"),
-            *("--ssl-certfile", "keys/server.pem", "--ssl-keyfile", "keys/server.key"),
+            *("flower-superlink", "--host", INSIDE, "--port", str(self.port), "--enable-supernode-auth"),
+            *("--database", "state/superlink.db", *CERTIFICATES),
         )
         wait_until(lambda: is_open(self.port), 120, f"the SuperLink did not start: {self.log('superlink')}")
 
@@ -100,7 +125,7 @@ class Deployment:
 
     def register(self, name: str) -> None:
         """Let the SuperLink know a SuperNode's public key."""
-        self.call("flwr", "supernode", "register", f"keys/{name}.pub", "fleet")
+        self.call("flwr", "supernode", "register", f"keys/{name}.pub", "fleet", "--name", name)
 
     def start_supernode(
         self, name: str, device: int, *more: str, data: Path | None = None
@@ -109,7 +134,7 @@ class Deployment:
         config = f"partition-id={device}" + (f' data="{data}"' if data else "")
         return self.start(
             name,
-            *("flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--port", str(free_port())),
+            *("flower-supernode", "--superlink", self.gate, "--port", str(free_port())),
             *("--root-certificates", "keys/ca.crt", "--auth-supernode-private-key", f"keys/{name}"),
             *("--node-config", config, *more),
             environment=self._on_devices,
@@ -119,6 +144,23 @@ class Deployment:
         """`flwr run`, which shows what the server says until the run ends."""
         config = " ".join(f"{name}={value}" for name, value in settings.items())
         return self.start("run", "flwr", "run", ".", "fleet", "--stream", "--run-config", config)
+
+    def keep_running(self, settings: Mapping[str, object]) -> subprocess.Popen[bytes]:
+        """The same again and again until the run is finished, as the unit in docs/deploy.md does."""
+        config = " ".join(f"{name}={value}" for name, value in settings.items())
+        run = f"flwr run . fleet --stream --run-config 'resume=true {config}'"
+        return self.start(
+            "run", "sh", "-c", f"until {run}; test -e runs/flower/summary.json; do sleep 5; done"
+        )
+
+    def let_a_stranger_try(self) -> dict[str, dict[str, str | None]]:
+        """What a stranger was refused with, at each address that the fleet listens on outside."""
+        addresses = [
+            f"{OUTSIDE if host in EVERYWHERE else host}:{port}"
+            for host, port in sorted(outside(listening(f"FLWR_HOME={self.folder / '.flwr'}")))
+        ]
+        stranger = Stranger(self.folder / "stranger", self.folder / "keys" / "ca.crt", self.environment)
+        return {address: stranger.attempts(address) for address in addresses}
 
     def start(
         self, name: str, *command: str, environment: Mapping[str, str] | None = None
@@ -180,17 +222,17 @@ def _environment(folder: Path, commands: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, "FLWR_HOME": str(folder / ".flwr"), "PATH": path}
 
 
-def free_port() -> int:
+def free_port(host: str = INSIDE) -> int:
     """A port that nobody listens on."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
-def is_open(port: int) -> bool:
+def is_open(port: int | str, host: str = INSIDE) -> bool:
     """Whether somebody listens there."""
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, int(port))) == 0
 
 
 def wait_until(happened: Callable[[], bool], seconds: float, otherwise: str) -> None:
@@ -203,7 +245,7 @@ def wait_until(happened: Callable[[], bool], seconds: float, otherwise: str) -> 
 
 
 def demonstrate(folder: Path) -> None:
-    """Two devices train three rounds, one with an adjustment; a third, not registered, stays outside."""
+    """Two devices train three rounds, one with an adjustment; a stranger stays outside."""
     with Deployment(folder) as fleet:
         fleet.write_app()
         fleet.write_certificates()
@@ -212,14 +254,15 @@ def demonstrate(folder: Path) -> None:
             fleet.write_key(f"device-{device}")
             fleet.register(f"device-{device}")
             fleet.start_supernode(f"device-{device}", device)
-        fleet.write_key("stranger")
-        fleet.start_supernode("stranger", 2, "--max-retries", "1")
         # `adjust-every=1` adjusts the masks after the second round.
         settings = {"devices": 2, "devices-per-round": 2, "rounds": 3, "adjust-every": 1, "local-epochs": 1}
         run = fleet.start_run(settings)
-        if fleet.wait_for_exit("stranger", 120) == 0 or "activate SuperNode" not in fleet.log("stranger"):
-            raise SystemExit(f"the stranger was not refused:\n{fleet.log('stranger')}")
-        print("the stranger was refused:", *re.findall(r"\[code: .*", fleet.log("stranger")), flush=True)
+        for address, refusals in fleet.let_a_stranger_try().items():
+            print(f"a stranger at {address}, with nothing but ca.crt:")
+            for attempt, refusal in refusals.items():
+                if not (refusal or "").startswith("4"):  # an answer of HTTP, and no accident
+                    raise SystemExit(f"the stranger was not refused to {attempt}: {refusal}")
+                print(f"  could not {attempt}: {refusal}", flush=True)
         if run.wait(600) or not (folder / "runs" / "flower" / "summary.json").exists():
             raise SystemExit(f"the run failed:\n{fleet.log('run')}")
         print(*re.findall(r"(?:round|test accuracy) .*", fleet.log("run")), sep="\n", flush=True)

@@ -27,3 +27,17 @@ def test_what_a_pages_python_imports_is_there(page: Path) -> None:
         tree = ast.parse(block)
         tree.body = [line for line in tree.body if isinstance(line, (ast.Import, ast.ImportFrom))]
         exec(compile(tree, page.name, "exec"), {})
+
+
+def test_no_page_opens_a_superlink_to_a_network() -> None:
+    """Whoever reaches one may run code there: it listens at the loopback, which is also its default."""
+    template = ROOT / "src/fedmef/federation/engines/flower/template"
+    texts = [page.read_text(encoding="utf-8") for page in (*PAGES, *template.glob("*.txt"))]
+    commands = [
+        command
+        for text in texts
+        for command in re.findall(r"flower-superlink (--(?:[^\n]|(?<=\\)\n)*)", text)
+    ]
+    assert len(commands) >= 3
+    for command in commands:
+        assert "--host 127.0.0.1" in command or "--host" not in command, command

@@ -12,6 +12,7 @@ import pytest
 from fedmef.cli.flower import write_app
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
+from tests.cli.invoking import Invoke, check_mistake
 
 
 def test_the_app_is_named_after_its_directory(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_the_app_is_named_after_its_directory(tmp_path: Path) -> None:
 def test_its_settings_are_those_of_an_experiment(tmp_path: Path) -> None:
     write_app(tmp_path / "app")
     config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    settings = {name.replace("-", "_") for name in config} - {"out", "resume", "patience"}
+    settings = {name.replace("-", "_") for name in config} - {"out", "resume", "patience", "bind_devices"}
     assert settings <= Experiment.model_fields.keys()
 
 
@@ -48,3 +49,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_a_name_that_cannot_be_a_package_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="DIR = '1st'"):
         write_app(tmp_path / "1st")
+
+
+def test_the_gate_names_a_file_that_is_missing(tmp_path: Path, invoke: Invoke) -> None:
+    files = [f"--ssl-{name}={tmp_path / name}" for name in ("ca-certfile", "certfile", "keyfile")]
+    ended = invoke("flower", "gate", "--host", "127.0.0.1", *files)
+    check_mistake(ended, f"--ssl-ca-certfile: there is no file {tmp_path / 'ca-certfile'}")

@@ -1,4 +1,4 @@
-"""`fedmef flower new`: a Flower app to begin with."""
+"""`fedmef flower`: an app to begin with, and the gate of a fleet's server."""
 
 import re
 from importlib.resources import files
@@ -22,11 +22,6 @@ TEXTS = {
 }
 
 
-@app.callback()
-def apps() -> None:
-    """A group has a callback, or its only command would take its name."""
-
-
 @app.command(cls=PlainHelp)
 def new(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the app.")],
@@ -37,6 +32,36 @@ def new(
         f"{directory}: your network goes into {package}/model.py, your data into {package}/data.py; "
         "README.md says how to run it"
     )
+
+
+@app.command(cls=PlainHelp)
+def gate(
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where devices reach this machine.")],
+    authority: Annotated[
+        Path, typer.Option("--ssl-ca-certfile", metavar="FILE", help="The authority's certificate.")
+    ],
+    certificate: Annotated[
+        Path, typer.Option("--ssl-certfile", metavar="FILE", help="The server's certificate.")
+    ],
+    key: Annotated[Path, typer.Option("--ssl-keyfile", metavar="FILE", help="Its key.")],
+    port: Annotated[int, typer.Option(metavar="PORT", min=1, max=65535)] = 8443,
+    superlink: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="The SuperLink, at this machine's loopback.")
+    ] = "127.0.0.1:8444",
+) -> None:
+    """Let devices reach a SuperLink, and nobody reach more of it than devices need."""
+    for option, file in (
+        ("--ssl-ca-certfile", authority),
+        ("--ssl-certfile", certificate),
+        ("--ssl-keyfile", key),
+    ):
+        if not file.is_file():
+            raise UserError(f"{option}: there is no file {file}")
+    try:
+        from fedmef.federation.engines.flower.gate import gate_app, serve  # noqa: PLC0415  (an extra)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'fedmef[flower]'") from None
+    serve(host, port, gate_app(superlink, authority), certificate, key)
 
 
 def write_app(directory: Path) -> str:

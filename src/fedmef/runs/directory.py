@@ -9,6 +9,7 @@ held/                    while it runs: the network and masks that the devices h
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
 fleet                    empty: devices have data of their own, so only their fleet can resume it
+nodes.json               on a fleet: which key is which device
 tensorboard/             event files, when they were asked for
 """
 
@@ -39,9 +40,9 @@ from fedmef.wire.store import Store
 
 CONFIG, NETWORK, METRICS = "config.toml", "network.json", "metrics.jsonl"
 SUMMARY, MODEL = "summary.json", "model.safetensors"
-TENSORBOARD, HELD, FLEET = "tensorboard", "held", "fleet"
+TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
 LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
-FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, NETWORK, CONFIG, FLEET)
+FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, NETWORK, CONFIG, FLEET, NODES)
 MAXIMUM_TEXT_BYTES = 2**30  # of metrics or a summary
 
 Kind = TypeVar("Kind", Round, Summary)

@@ -17,7 +17,10 @@ from fedmef.federation.engines.flower.translation import (
 
 
 class Loopback(Grid):
-    """`nodes` gives the partition-id of each node, or None for a node that is dead."""
+    """`nodes` gives the partition-id of each node, or None for a node that is dead.
+
+    `names` are those that nodes were registered with; a node's key is its number, unless `keys` has another.
+    """
 
     def __init__(
         self,
@@ -28,6 +31,8 @@ class Loopback(Grid):
         self.nodes = nodes
         self.app = app
         self.run_config = run_config or {}
+        self.names: dict[int, str] = {}
+        self.keys: dict[int, bytes] = {}
         self.received: list[tuple[int, str]] = []
         self._replies: dict[str, Message] = {}
 
@@ -51,7 +56,14 @@ class Loopback(Grid):
         return list(self.nodes)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        raise NotImplementedError
+        return [
+            NodeInfo(
+                node_id=node,
+                public_key=self.keys.get(node, str(node).encode()),
+                name=self.names.get(node, ""),
+            )
+            for node in self.nodes
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         names = []

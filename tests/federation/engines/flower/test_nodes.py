@@ -5,7 +5,7 @@ import time
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 
-from fedmef.errors import FedmefError, UserError
+from fedmef.errors import FedmefError
 from fedmef.federation.engines import Lost
 from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
@@ -45,10 +45,14 @@ def test_nodes_beyond_the_experiment_are_left_alone() -> None:
     assert engine(fleet, devices=1).train({0: b"a"}) == {0: b"aa"}
 
 
-def test_two_nodes_that_say_that_they_are_the_same_device_are_refused() -> None:
-    for devices in (1, 2):
-        with pytest.raises(UserError, match="partition-id = 0: two nodes say so"):
-            engine(Loopback({77: 0, 88: 0}, TWICE), devices)
+def test_of_two_nodes_that_say_that_they_are_the_same_device_the_later_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Loopback({88: 0, 77: 0, 99: 1}, TWICE)
+    with caplog.at_level("WARNING", logger="flwr"):
+        assert engine(fleet).train({0: b"a", 1: b"b"}) == {0: b"aa", 1: b"bb"}
+    assert (77, TRAIN) in fleet.received
+    assert "partition-id = 0: two nodes say so" in caplog.text
 
 
 def test_one_that_says_so_later_is_ignored_until_the_first_is_gone() -> None:

@@ -2,6 +2,9 @@
 
 import dataclasses
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +258,25 @@ def test_the_template_divides_the_digits_over_its_devices() -> None:
 def test_a_setting_that_does_not_exist_is_named() -> None:
     with pytest.raises(UserError, match="did you mean 'sparsity'"):
         experiment_of({"sparsty": 0.5}, load_model, load_data)
+
+
+WAITS = """
+from fedmef.federation.engines.flower.server import ending_with_flower
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Flower's own, which a run takes for a wish to finish the round
+with ending_with_flower():
+    print("waits", flush=True)
+    time.sleep(60)
+"""
+STARTS = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITS!r}])"
+
+
+def test_an_app_ends_with_the_superexec_that_started_it() -> None:
+    """The SuperLink was killed, and a new one may start the run's next app."""
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE) as superexec:
+        assert superexec.stdout is not None
+        assert superexec.stdout.readline() == b"waits\n"
+        superexec.kill()
+        started = time.monotonic()
+        assert superexec.stdout.read() == b""  # nobody is left to write
+        assert time.monotonic() - started < 30
