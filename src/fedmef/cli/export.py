@@ -23,7 +23,10 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a finished run's model for other programs. It needs no data, and no code of its model."""
+    """Write a finished run's model as an ONNX, TorchScript or safetensors file.
+
+    It needs no data, and no code of its model.
+    """
     opened = Run.open(directory)
     file = directory / f"export{SUFFIXES[kind]}" if out is None else out
     if file.is_dir() or not file.parent.is_dir():

@@ -21,7 +21,10 @@ def predict(
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many classes to name.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Name the most likely classes of images. It needs no data set, and no code of its model."""
+    """Name the most likely classes of images, by a finished run's model.
+
+    It needs no data set, and no code of its model.
+    """
     run = Run.open(directory)
     probabilities = predict_files(run, images)
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
