@@ -32,6 +32,7 @@ from tests.federation.small import digest
 
 DEADLINE = 15.0
 STARVED = 0.02
+SETTLED, EARLY = 3.0, 0.1  # seconds until a worker is disturbed as often as any other, and how often before
 PAUSES = (0.2, 2.0)  # seconds between two disturbances
 SETTINGS: dict[str, Any] = {
     "devices": 20,
@@ -69,13 +70,13 @@ class Churn:
         self.rounds = rounds
         self.chance = random.Random(seed)
         self.stopped: set[int] = set()
+        self.seen: dict[int, float] = {}
         self.done: Counter[str] = Counter()
         self.samples: list[Sample] = []
         self.begun = time.monotonic()
         self.server = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        self.at_start = rounds_done(self.path)
         command = [sys.executable, "-m", "fedmef", "run"]
         if (self.path / "config.toml").is_file():
             command += ["--resume", str(self.path)]
@@ -101,7 +102,13 @@ class Churn:
         for process in list(self.stopped):
             if self.chance.random() < 0.05:
                 self._continue(process)
-        workers = [process for process in self.workers() if process not in self.stopped]
+        now = time.monotonic()
+        self.seen = {process: self.seen.get(process, now) for process in self.workers()}
+        workers = [
+            process
+            for process, since in self.seen.items()
+            if process not in self.stopped and (now - since > SETTLED or self.chance.random() < EARLY)
+        ]
         if not workers:
             return
         worker, what = self.chance.choice(workers), self.chance.choice(("kill", "stop", "out of memory"))
@@ -157,7 +164,7 @@ class Churn:
             if kills and now > kills[0] and rounds_done(self.path):
                 kills.pop(0)
                 self.kill_server()
-            if now > next_disturbance and now < seconds and rounds_done(self.path) > self.at_start:
+            if now > next_disturbance and now < seconds:
                 next_disturbance = now + self.chance.uniform(*PAUSES)
                 self.disturb()
             if now > next_sample:
