@@ -44,6 +44,8 @@ def read_runs(paths: Sequence[Path]) -> FoundRuns:
                 found.append(_read(path))
             except UserError as error:
                 left_out.append(LeftOut(path, str(error)))
+            except OSError as error:
+                left_out.append(LeftOut(path, f"it cannot be read: {error.strerror}"))
         runs += sorted(found, key=_place_in_table)
     return FoundRuns(tuple(runs), tuple(left_out))
 
