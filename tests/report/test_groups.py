@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from fedmef.report.groups import (
     accuracy_after_adjustments,
     accuracy_before_adjustments,
     accuracy_over_rounds,
+    group_runs,
     layer_densities,
 )
+from fedmef.report.reading import read_runs
 from fedmef.studies import find_study
 from tests.report.reading import groups_in
 from tests.small import small, write_run
