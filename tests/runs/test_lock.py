@@ -58,7 +58,9 @@ def test_two_runs_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("fork",)])
-def test_a_lock_dies_with_its_process_even_if_a_fork_of_it_lives(tmp_path: Path, how: tuple[str, ...]) -> None:
+def test_a_lock_dies_with_its_process_even_if_a_fork_of_it_lives(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
     with hold(tmp_path, *how) as first:
         first.kill()
         first.wait()
@@ -68,7 +70,9 @@ def test_a_lock_dies_with_its_process_even_if_a_fork_of_it_lives(tmp_path: Path,
 
 def test_processes_that_are_started_do_not_hold_it(tmp_path: Path) -> None:
     lock = WriteLock(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False) as started:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False
+    ) as started:
         spawned = multiprocessing.get_context("spawn").Process(target=input)
         spawned.start()
         lock.release()

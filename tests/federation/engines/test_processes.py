@@ -92,6 +92,7 @@ def test_the_worker_of_the_native_backend_is_the_shipped_device(tmp_path: Path) 
 def test_the_shipped_device_takes_a_fraction_of_the_memory_of_a_worker_with_pytorch(tmp_path: Path) -> None:
     peaks = {}
     for backend in ("native", "torch"):
+        (tmp_path / backend).mkdir()
         simulation = Simulation(tmp_path / backend, backend=backend)
         with ProcessEngine(simulation.fleet, 1) as engine:
             engine.train(simulation.messages(1))
