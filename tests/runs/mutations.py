@@ -1,8 +1,9 @@
 """Run directories as a stranger, a crash or a bad disk may leave them, and what becomes of reading each.
 
-`python -m tests.runs.mutations FOLDER FIRST COUNT` makes the mutations of these seeds in FOLDER, lets `report`,
-`evaluate`, `load` and `resume` loose on each, in a process of its own with limits, and prints a line of JSON
-for each outcome. A program of its own: it forks, so that all that takes long to import is imported once.
+`python -m tests.runs.mutations FOLDER FIRST COUNT [draw]` makes the mutations of these seeds in FOLDER, lets
+`report`, `evaluate`, `load` and `resume` loose on each, in a process of its own with limits, and prints a
+line of JSON for each outcome. A program of its own: it forks, so that what takes long to import is imported
+once.
 """
 
 import json
@@ -15,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,27 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 CONFIG_FIELDS = (
     *("rounds", "devices", "devices_per_round", "batch_size", "local_epochs", "width", "synthetic_size"),
-    *("synthetic_train", "synthetic_test", "sparsity", "method", "dataset", "model", "stem", "engine", "seed"),
-    *("data_dir", "accelerator", "faults", "aggregation", "evaluate_every", "min_devices", "alpha", "backend"),
+    *(
+        "synthetic_train",
+        "synthetic_test",
+        "sparsity",
+        "method",
+        "dataset",
+        "model",
+        "stem",
+        "engine",
+        "seed",
+    ),
+    *(
+        "data_dir",
+        "accelerator",
+        "faults",
+        "aggregation",
+        "evaluate_every",
+        "min_devices",
+        "alpha",
+        "backend",
+    ),
 )
 
 
@@ -60,10 +81,8 @@ def main(folder: Path, first: int, count: int, draw: bool) -> None:
     sys.path.insert(0, str(folder))
     (folder / f"{TRAP}.py").write_text(f"from pathlib import Path\nPath({str(folder / SPRUNG)!r}).touch()\n")
     fedmef.run(Experiment(**{**TINY, "rounds": 2}), folder / "finished")
-    try:
+    with suppress(KeyboardInterrupt):
         fedmef.run(Experiment(**{**TINY, "rounds": 2}), folder / "cut", watchers=[interrupted_after(1)])
-    except KeyboardInterrupt:
-        pass
     _measure_nothing()
     for seed in range(first, first + count):
         chance = random.Random(seed)
@@ -72,14 +91,18 @@ def main(folder: Path, first: int, count: int, draw: bool) -> None:
             "report": _report if draw else _read,  # figures take seconds
             "evaluate": lambda path: evaluate_run(Run.open(path)),
             "load": fedmef.load,
-            "resume": lambda path, more=base == "finished": fedmef.resume(path, {"rounds": 3} if more else {}),
+            "resume": lambda path, more=base == "finished": fedmef.resume(
+                path, {"rounds": 3} if more else {}
+            ),
         }
         for name, action in actions.items():
             path = folder / "mutated" / f"{seed}-{name}"
             shutil.copytree(folder / base, path)
             what = mutate(path, random.Random(seed + 10**6))
             outcome = _contained(lambda action=action, path=path: action(path))
-            print(json.dumps({"seed": seed, "base": base, "what": what, "action": name, **outcome}), flush=True)
+            print(
+                json.dumps({"seed": seed, "base": base, "what": what, "action": name, **outcome}), flush=True
+            )
             shutil.rmtree(path, ignore_errors=True)
 
 

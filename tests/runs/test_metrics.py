@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,13 +115,14 @@ def test_what_could_not_be_read_again_is_not_written(
 ) -> None:
     run = a_run(tmp_path / "run")
     monkeypatch.setattr(limit, 100)
-    with pytest.raises(UserError, match="never read|too many arrays"):
-        if name in ("config.toml", "network.json"):
-            Run.create(run.path, Experiment(), NETWORK, overwrite=True)
-        elif name == "checkpoint.safetensors":
-            run.write_checkpoint(a_state(), 3)
-        else:
-            run.finish(a_state(), a_summary(rounds=2))
+    writes: dict[str, Callable[[], object]] = {
+        "checkpoint.safetensors": lambda: run.write_checkpoint(a_state(), 3),
+        "model.safetensors": lambda: run.finish(a_state(), a_summary(rounds=2)),
+        "summary.json": lambda: run.finish(a_state(), a_summary(rounds=2)),
+    }
+    replace = lambda: Run.create(run.path, Experiment(), NETWORK, overwrite=True)  # noqa: E731
+    with pytest.raises(UserError, match=r"never read|too many arrays"):
+        writes.get(name, replace)()
     monkeypatch.undo()
     assert len(run.finished_rounds()) == 2  # all is as it was
 

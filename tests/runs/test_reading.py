@@ -28,7 +28,7 @@ def test_what_would_be_waited_for_or_never_ends_is_refused(tmp_path: Path) -> No
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("pipe", "zero", "folder", "loop"):
-        with pytest.raises(UserError, match="no ordinary file|cannot be read"):
+        with pytest.raises(UserError, match=r"no ordinary file|cannot be read"):
             read_ordinary(tmp_path / name, 100)
 
 
