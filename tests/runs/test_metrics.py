@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_what_could_not_be_read_again_is_not_written(
 @pytest.mark.parametrize(
     "settings", [{"rounds": 10**9}, {"rounds": 400, "devices": 10**4, "devices_per_round": 10**4}]
 )
-def test_a_run_whose_metrics_nobody_could_read_is_refused_before_it_begins(settings: dict[str, int]) -> None:
+def test_a_run_whose_metrics_nobody_could_read_is_refused_before_it_begins(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"rounds = {settings['rounds']} .*: metrics.jsonl would have"):
         check_length(Experiment(**settings))
     check_length(Experiment(rounds=10_000))

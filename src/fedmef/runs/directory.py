@@ -358,14 +358,15 @@ class Run:
 def read_finished(path: Path) -> Run:
     """The finished run in this directory; raises `UserError` when it is not finished, or damaged."""
     run = Run.open(path)
-    rounds, expected = run.rounds, run.summary.rounds
-    if len(rounds) != expected or [record.round for record in rounds] != list(range(expected)):
-        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {expected} rounds")
+    expected = run.summary.rounds
+    lines = sum(1 for _ in read_lines(path / METRICS, MAXIMUM_METRICS))  # soon, and records take long
+    if lines != expected or [record.round for record in run.rounds] != list(range(expected)):
+        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {expected} rounds, or has more")
     if run.experiment.rounds != expected:
         raise UserError(
             f"{path} is damaged: {CONFIG} has {run.experiment.rounds} rounds, and {SUMMARY} {expected}"
         )
-    for record in rounds:
+    for record in run.rounds:
         if (record.accuracy_before_adjustment is None) != (record.accuracy_after_adjustment is None):
             raise UserError(f"{path / METRICS} is damaged: round {record.round} lacks an accuracy")
     return run

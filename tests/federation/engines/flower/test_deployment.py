@@ -1,6 +1,5 @@
 """A SuperLink and SuperNodes as real processes on the loopback, with TLS and node authentication."""
 
-import json
 import shutil
 import signal
 import time
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fedmef.runs.directory import Run
 from scripts.deploy_demo import Deployment, demonstrate, wait_until
 
 pytestmark = [
@@ -20,8 +20,8 @@ pytestmark = [
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "runs" / "flower" / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    run = folder / "runs" / "flower"
+    return [record.model_dump() for record in Run.open(run).rounds] if run.exists() else []
 
 
 def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) -> None:
