@@ -16,7 +16,7 @@ import fedmef
 from fedmef.data import load_dataset
 from fedmef.device.backend import backend_for
 from fedmef.device.choice import missing_kernels
-from fedmef.errors import Interrupted, UserError
+from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.api import evaluate_run, new_directory
 from fedmef.federation.evaluation import evaluate
@@ -388,3 +388,20 @@ def test_a_device_that_does_not_fit_its_limit_is_refused_before_anything_is_writ
         fedmef.run(Experiment(**{**TINY, "device_memory": 1000}), tmp_path / "run", tell=told.append)
     assert told == ["measuring what a device needs"]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError("can't allocate memory")])
+def test_a_network_beyond_this_machine_is_a_failure_that_says_so(
+    inline_run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fedmef.federation.api.evaluate", fail)
+    with pytest.raises(FedmefError, match="its network cannot be executed here"):
+        evaluate_run(inline_run)
+
+
+def test_a_network_that_cannot_be_built_is_a_mistake_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"width = {10**12}: it cannot be built"):
+        fedmef.run(Experiment(**{**TINY, "width": 10**12}), tmp_path / "run")

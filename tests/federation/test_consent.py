@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ __all__ = ["invoke"]
 
 TRAP = """
 from pathlib import Path
+from typing import Any
 Path(__file__).with_name("sprung").touch()
 """
 
@@ -85,7 +87,8 @@ def test_a_report_imports_nothing_that_a_run_names(
     monkeypatch.setattr(device_process, "_once", lambda *_: process(40e6))  # measurements take long
     monkeypatch.setattr("fedmef.report.groups.measure_tensors", lambda *_: TensorCost(1, 1, 1, 1))
     monkeypatch.setattr("fedmef.report.writing.draw_all", lambda groups: [])
-    write_run(tmp_path / "run", small(**{field: "trap:anything", "width": None}), [0.5])
+    settings: dict[str, Any] = {field: "trap:anything", "width": None}
+    write_run(tmp_path / "run", small(**settings), [0.5])
     ended = invoke("report", "run")
     assert ended.code == 0, ended.errors
     assert not trap.exists()

@@ -10,7 +10,7 @@ from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.device.backend import backend_for, own_module
 from fedmef.device.choice import missing_kernels
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
@@ -218,7 +218,12 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     # What executed the run, unless it is not here: another backend answers the same, up to rounding.
     backend = "auto" if missing_kernels() else directory.summary.backend
     executed = directory.experiment.model_copy(update={"backend": backend})
-    return evaluate(backend_for(executed, model.network), model.state, dataset.test)
+    try:
+        return evaluate(backend_for(executed, model.network), model.state, dataset.test)
+    except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
+        if own_network:
+            raise
+        raise FedmefError(f"{directory.path}: its network cannot be executed here ({error})") from error
 
 
 def new_directory(experiment: Experiment) -> Path:
