@@ -93,24 +93,20 @@ def main(folder: Path, first: int, count: int, draw: bool) -> None:
     for seed in range(first, first + count):
         chance = random.Random(seed)
         base = chance.choice(["finished", "finished", "cut", "cut", "begun"])
-        actions: dict[str, Callable[[Path], object]] = {
-            "report": _read,
+        path = shutil.copytree(folder / base, folder / "mutated" / str(seed))
+        what = mutate(path, chance)
+        more = {"rounds": 3} if base == "finished" else {}
+        actions: dict[str, Callable[[Path], object]] = {  # the last one alone may change anything
+            "report": _report if draw and what.startswith(SHOWN) else _read,
             "evaluate": lambda path: evaluate_run(Run.open(path)),
             "load": fedmef.load,
-            "resume": lambda path, more=base == "finished": fedmef.resume(
-                path, {"rounds": 3} if more else {}
-            ),
+            "resume": lambda path, more=more: fedmef.resume(path, more),
         }
         for name, action in actions.items():
-            path = folder / "mutated" / f"{seed}-{name}"
-            shutil.copytree(folder / base, path)
-            what = mutate(path, random.Random(seed + 10**6))
-            chosen = _report if name == "report" and draw and what.startswith(SHOWN) else action
-            outcome = _contained(lambda chosen=chosen, path=path: chosen(path))
-            print(
-                json.dumps({"seed": seed, "base": base, "what": what, "action": name, **outcome}), flush=True
-            )
-            shutil.rmtree(path, ignore_errors=True)
+            outcome = _contained(lambda action=action, path=path: action(path))
+            said = {"seed": seed, "base": base, "what": what, "action": name, **outcome}
+            print(json.dumps(said), flush=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def mutate(path: Path, chance: random.Random) -> str:

@@ -78,7 +78,7 @@ def run(
     prepared = prepare(experiment, dataset)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
-    with stop_on_signals() as stop, start(fleet) as engine, locked(path, make=True) as lock:
+    with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
         directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
         return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
