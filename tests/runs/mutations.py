@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,15 @@ def main(folder: Path, first: int, count: int, draw: bool) -> None:
         base = chance.choice(["finished", "finished", "cut", "cut", "begun"])
         path = shutil.copytree(folder / base, folder / "mutated" / str(seed))
         what = mutate(path, chance)
-        more = {"rounds": 3} if base == "finished" else {}
+        longer = partial(fedmef.resume, changes={"rounds": 3} if base == "finished" else {})
         actions: dict[str, Callable[[Path], object]] = {  # the last one alone may change anything
             "report": _report if draw and what.startswith(SHOWN) else _read,
             "evaluate": lambda path: evaluate_run(Run.open(path)),
             "load": fedmef.load,
-            "resume": lambda path, more=more: fedmef.resume(path, more),
+            "resume": longer,
         }
         for name, action in actions.items():
-            outcome = _contained(lambda action=action, path=path: action(path))
+            outcome = _contained(partial(action, path))
             said = {"seed": seed, "base": base, "what": what, "action": name, **outcome}
             print(json.dumps(said), flush=True)
         shutil.rmtree(path, ignore_errors=True)
@@ -177,7 +178,7 @@ def _in_place(path: Path, name: str, chance: random.Random) -> str:
     file = path / name
     shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
     what = chance.choice(["pipe", "folder", "zero", "loop", "outside", "nowhere", "terminal"])
-    targets = {"zero": "/dev/zero", "loop": file, "outside": "/etc/passwd", "nowhere": "/nowhere/at/all"}
+    targets = {"zero": "/dev/zero", "loop": str(file), "outside": "/etc/passwd", "nowhere": "/nowhere/at/all"}
     if what == "pipe":
         os.mkfifo(file)
     elif what == "folder":
@@ -253,7 +254,7 @@ def _measure_nothing() -> None:
     """Measurements of a report that take long; what they refuse to measure is not touched."""
     device_process._once = lambda *_: process(40e6)  # type: ignore[assignment]
     groups.measure_tensors = lambda *_: TensorCost(1, 1, 1, 1)  # type: ignore[attr-defined]
-    figures._rendered = _coarsely  # type: ignore[assignment]
+    figures._rendered = _coarsely
 
 
 def _coarsely(figure: Any, form: str) -> bytes:
