@@ -133,7 +133,8 @@ def main() -> None:
         experiment = read_experiment(options.experiment)
         engine = CommandEngine(options.command, experiment.deadline)
         if options.resume:
-            resume(options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
+            named = experiment.model_dump(include={"method", "model", "dataset"})
+            resume(options.out, named, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
         else:
             run(experiment, options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
     except FedmefError as error:

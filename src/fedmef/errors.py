@@ -8,10 +8,24 @@ from contextlib import contextmanager
 TRAIN = frozenset({"torch", "typer", "click", "rich", "pooch", "tqdm", "requests", "PIL", "matplotlib"})
 
 
+def printable(text: str) -> str:
+    """Text from outside in one line that a terminal takes for text: control characters become escapes."""
+    if text.isprintable():
+        return text
+    shown = (letter if letter.isprintable() or letter == "\xa0" else repr(letter)[1:-1] for letter in text)
+    return "".join(shown)
+
+
 class FedmefError(Exception):
-    """Something failed. The command line prints its text as one line and exits with 1."""
+    """Something failed. The command line prints its text as one line and exits with 1.
+
+    What it names (paths, settings, a device's words) may be of a stranger's making: its text is printable.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UserError(FedmefError, ValueError):
@@ -34,6 +48,9 @@ class NotInstalledError(UserError, ImportError):
 
 class FedmefWarning(UserWarning):
     """Something is not as it should be, but the work continues."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class Interrupted(KeyboardInterrupt):

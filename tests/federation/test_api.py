@@ -16,7 +16,7 @@ import fedmef
 from fedmef.data import load_dataset
 from fedmef.device.backend import backend_for
 from fedmef.device.choice import missing_kernels
-from fedmef.errors import Interrupted, UserError
+from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.api import evaluate_run, new_directory
 from fedmef.federation.evaluation import evaluate
@@ -69,7 +69,7 @@ def test_a_network_that_is_not_data_resumes_to_the_same_bits(tmp_path: Path, mod
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
     assert whole.network.opaque is not None
     cut = cut_run(tmp_path / "cut", settings, rounds=2)
-    resumed = fedmef.resume(cut, {"engine": "processes", "workers": 1})
+    resumed = fedmef.resume(cut, {"engine": "processes", "workers": 1}, allow_code=True)
     assert digest(resumed.path) == digest(whole.path)
     assert steady(resumed) == steady(whole)
 
@@ -103,7 +103,7 @@ def test_a_network_that_is_not_data_cannot_do_without_its_code(tmp_path: Path) -
     config = cut / "config.toml"
     config.write_text(config.read_text().replace(f"{OWN}:", "a_module_that_is_gone:"))
     with pytest.raises(UserError, match="there is no module 'a_module_that_is_gone'"):
-        fedmef.resume(cut)
+        fedmef.resume(cut, allow_code=True)
 
 
 def test_a_run_that_has_no_round_yet_starts_with_the_network_that_its_code_gives_now(tmp_path: Path) -> None:
@@ -177,11 +177,11 @@ def test_a_loaded_model_takes_images_that_are_normalised_already(inline_run: Run
 def test_a_network_that_is_not_data_can_be_loaded_and_evaluated_with_its_code(tmp_path: Path) -> None:
     settings = {**TINY, "width": None, "model": f"{OWN}:opaque_network"}
     run = fedmef.run(Experiment(**settings), tmp_path / "run")
-    model = fedmef.load(run.path)
+    model = fedmef.load(run.path, allow_code=True)
     assert any(isinstance(module, torch.nn.Dropout) for module in model.modules())
     state = model.state_dict()
     assert all(np.array_equal(state[name].numpy(), array) for name, array in run.model().state.items())
-    assert evaluate_run(run).accuracy == run.summary.test_accuracy
+    assert evaluate_run(run, allow_code=True).accuracy == run.summary.test_accuracy
 
 
 def test_a_finished_run_is_not_run_again(inline_run: Run) -> None:
@@ -388,3 +388,20 @@ def test_a_device_that_does_not_fit_its_limit_is_refused_before_anything_is_writ
         fedmef.run(Experiment(**{**TINY, "device_memory": 1000}), tmp_path / "run", tell=told.append)
     assert told == ["measuring what a device needs"]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError("can't allocate memory")])
+def test_a_network_beyond_this_machine_is_a_failure_that_says_so(
+    inline_run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fedmef.federation.api.evaluate", fail)
+    with pytest.raises(FedmefError, match="its network cannot be executed here"):
+        evaluate_run(inline_run)
+
+
+def test_a_network_that_cannot_be_built_is_a_mistake_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"width = {10**12}: it cannot be built"):
+        fedmef.run(Experiment(**{**TINY, "width": 10**12}), tmp_path / "run")

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from fedmef.report.groups import (
     accuracy_after_adjustments,
     accuracy_before_adjustments,
     accuracy_over_rounds,
+    group_runs,
     layer_densities,
 )
+from fedmef.report.reading import read_runs
 from fedmef.studies import find_study
 from tests.report.reading import groups_in
 from tests.small import small, write_run
@@ -108,9 +111,14 @@ def test_the_whole_process_stands_next_to_that_of_pytorchs_dense_device(tmp_path
     assert (group.dense.process, group.dense.backend) == (300_000_000, "torch")
 
 
-def test_memory_of_a_method_that_is_gone_says_why_it_is_not_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("allow_code", "reason"), [(False, "runs no code .*'gone:Method'"), (True, "there is no module 'gone'")]
+)
+def test_memory_of_a_method_of_ones_own_says_why_it_is_not_measured(
+    tmp_path: Path, allow_code: bool, reason: str
+) -> None:
     write_run(tmp_path / "a", small("gone:Method"), [0.5])
-    (group,) = groups_in(tmp_path)
+    (group,) = group_runs(read_runs([tmp_path]).runs, allow_code=allow_code)
     for memory in (group.memory, group.process):
         assert isinstance(memory, str)
-        assert "there is no module 'gone'" in memory
+        assert re.search(reason, memory)

@@ -1,10 +1,13 @@
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedmef.report.reading import read_runs
 from fedmef.runs.directory import Run
+from tests.report.reading import groups_in
 from tests.runs.written import NETWORK
 from tests.small import small, write_run
 
@@ -67,3 +70,43 @@ def test_what_is_no_run_at_all_is_left_out(tmp_path: Path) -> None:
     assert len(reasons) == 3
     assert "has no config.toml" in reasons[0]
     assert "there is no run directory" in reasons[2]
+
+
+def test_a_folder_that_cannot_be_looked_into_is_left_out_and_the_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "good", small(), [0.5])
+    (tmp_path / "secret").mkdir()
+    looked = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.parent.name == "secret":
+            raise PermissionError(13, "Permission denied")
+        return looked(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    found = read_runs([tmp_path])
+    assert [run.path.name for run in found.runs] == ["good"]
+    assert [left.path.name for left in found.left_out] == ["secret"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "summary", "reason"),
+    [
+        ({"width": 10**4}, {}, "weights: too much"),
+        ({"width": 10**15}, {}, "."),
+        ({"batch_size": 10**9}, {}, "a batch of it takes some .* too much"),
+        ({}, {"image_shape": [3, 10**6, 10**6]}, "a batch of it takes some .* too much"),
+        ({}, {"classes": 10**18}, "too much"),
+        ({"model": "nothing"}, {}, "unknown model 'nothing'"),
+    ],
+)
+def test_a_network_of_any_size_is_not_built_for_a_report(
+    tmp_path: Path, settings: dict[str, Any], summary: dict[str, Any], reason: str
+) -> None:
+    write_run(tmp_path / "run", small(**settings), [0.5], **summary)
+    (group,) = groups_in(tmp_path)
+    for memory in (group.memory, group.process, group.dense):
+        assert isinstance(memory, str)
+        assert re.search(reason, memory)
+    assert group.estimated is None

@@ -331,3 +331,40 @@ def test_a_full_disk_is_a_failure_that_leaves_the_last_checkpoint_intact(
     assert checkpoint[1] == 1
     assert same(checkpoint[0].state, a_state())
     assert not run.finished
+
+
+def refuse_writes(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_overwriting_removes_nothing_before_what_is_new_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path / "run")
+    run.log(a_round())
+    run.finish(a_state(), a_summary())
+    before = {file.name: file.read_bytes() for file in run.path.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse_writes)
+        with pytest.raises(FedmefError, match="No space left on device; nothing of it was changed"):
+            Run.create(run.path, Experiment(rounds=7), NETWORK, overwrite=True)
+    assert {file.name: file.read_bytes() for file in run.path.iterdir()} == before
+    again = Run.create(run.path, Experiment(rounds=7), NETWORK, overwrite=True)
+    assert sorted(file.name for file in run.path.iterdir()) == ["config.toml", "network.json"]
+    assert Run.open(run.path).experiment == again.experiment == Experiment(rounds=7)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "held", "tensorboard", "fleet"])
+def test_what_is_in_the_way_is_named_and_nothing_is_removed(tmp_path: Path, name: str) -> None:
+    run = new_run(tmp_path / "run")
+    run.log(a_round())
+    run.finish(a_state(), a_summary())
+    (run.path / name).unlink(missing_ok=True)
+    if name in ("held", "tensorboard"):
+        (run.path / name).touch()
+    else:
+        (run.path / name).mkdir()
+    before = sorted(run.path.iterdir())
+    with pytest.raises(UserError, match=f"{name} is in the way: it is no ordinary"):
+        Run.create(run.path, Experiment(), NETWORK, overwrite=True)
+    assert sorted(run.path.iterdir()) == before

@@ -227,6 +227,7 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
         not in (
             (Failed, "attempt"),
             (Summary, "problem"),
+            (Round, "device_reports"),
             (Round, "dropped_newcomers"),
             (Round, "backend"),
             (Summary, "backend"),

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import fedmef
-from fedmef.errors import FedmefError, naming_the_extra
+from fedmef.errors import FedmefError, naming_the_extra, printable
 
 # A command's module in this package, and the first line of its help: `fedmef --help` needs no more than that.
 COMMANDS = {
@@ -138,11 +138,12 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """One line, without the place in the code; `--debug` is for that."""
-    typer.echo(f"fedmef: {message}", err=True)
+    typer.echo(printable(f"fedmef: {message}"), err=True)
 
 
 def _failed(message: str, code: int, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
-    typer.echo(f"fedmef: {message}", err=True)
+        for line in traceback.format_exc().splitlines():
+            typer.echo(printable(line), err=True)
+    typer.echo(printable(f"fedmef: {message}"), err=True)
     return code

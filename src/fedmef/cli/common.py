@@ -13,7 +13,7 @@ from rich.console import Console
 from fedmef.cli.progress import ManyRunsProgress
 from fedmef.costs.device_process import Shape
 from fedmef.costs.units import counted
-from fedmef.errors import FedmefError, Interrupted, UserError
+from fedmef.errors import FedmefError, Interrupted, UserError, printable
 from fedmef.experiment.faults import read_fault_plan
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
@@ -22,6 +22,10 @@ from fedmef.runs.watchers import Watcher
 from fedmef.studies.many import Failure, PlannedRun, carry_out
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Run code that the directory's config.toml names (module:name)."),
+]
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write event files for TensorBoard into the run's directory.")
 ]
@@ -50,6 +54,11 @@ class StoppedError(FedmefError):
     def __init__(self, interrupted: Interrupted) -> None:
         super().__init__(str(interrupted))
         self.exit_code = 128 + interrupted.signal_number  # what a shell expects: 130 for Ctrl-C
+
+
+def say(line: str, *, error: bool = False) -> None:
+    """Print one line. It may name what is of a stranger's making: nothing in it commands the terminal."""
+    typer.echo(printable(line), err=error)
 
 
 def carry_out_shown(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
@@ -104,7 +113,7 @@ def announce(title: str, plan: Sequence[PlannedRun], out: Path) -> None:
     """What is about to happen, in a line, on a terminal or not."""
     rounds = sum(run.experiment.rounds - run.rounds_before for run in plan if not run.finished)
     what = f"{counted(len(plan), 'run')}{finished_before(plan)}, {counted(rounds, 'round')} to do, in {out}"
-    typer.echo(f"{title}{what}", err=True)
+    say(f"{title}{what}", error=True)
 
 
 def finished_before(plan: Sequence[PlannedRun]) -> str:
@@ -123,7 +132,7 @@ def print_failures(failures: Sequence[Failure]) -> None:
     """A line for each failed run."""
     for failure in failures:
         # A traceback from a worker says what went wrong in its last line.
-        typer.echo(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
+        say(f"failed: {failure.path.name}: {failure.reason.strip().splitlines()[-1]}")
 
 
 def raise_failures(failures: Sequence[Failure], runs: int) -> None:
@@ -140,7 +149,7 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
         return
     width = max(map(len, facts))
     for name, value in facts.items():
-        typer.echo(f"{name:{width}}  {value}")
+        say(f"{name:{width}}  {value}")
 
 
 def wide_console() -> Console:
@@ -152,4 +161,4 @@ def print_notes(notes: Sequence[str]) -> None:
     """What a table's numbers mean, below it."""
     console = wide_console()
     for note in notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+        console.print(printable(note), style="dim", markup=False, highlight=False)

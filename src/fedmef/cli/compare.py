@@ -23,6 +23,7 @@ from fedmef.cli.common import (
     print_failures,
     raise_failures,
     reasons,
+    say,
     sparsities_of,
     with_fault_plan,
 )
@@ -185,9 +186,9 @@ def _print_comparison(
         console = Console()
         console.print(comparison_table(rows, console.width))
         for note in table_notes(rows):
-            typer.echo(note)
+            say(note)
         print_failures(failures)
-        typer.echo(where)
+        say(where)
     page, problems = side_outputs.write(rows, outcomes)
     if as_json:
         facts = {
@@ -198,9 +199,9 @@ def _print_comparison(
         }
         typer.echo(json.dumps(facts))
     elif page:
-        typer.echo(f"report: {page}")
+        say(f"report: {page}")
     for problem in problems:
-        typer.echo(f"fedmef: {problem}", err=True)
+        say(f"fedmef: {problem}", error=True)
     raise_failures(failures, len(outcomes))
     if problems:
         raise FedmefError("the table is complete, but not everything could be written")

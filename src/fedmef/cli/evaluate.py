@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmef.cli.common import AsJson
+from fedmef.cli.common import AllowCode, AsJson, say
 from fedmef.cli.plain_help import command_app
 from fedmef.federation.api import evaluate_run
 from fedmef.runs.directory import Run
@@ -16,6 +16,7 @@ def evaluate(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's directory.")],
     data_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Where tensors live: cpu, cuda, ...")] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Test a finished run's model. It needs the run's data set, but not its model's code."""
@@ -26,11 +27,11 @@ def evaluate(
         if value is not None
     }
     opened.experiment = opened.experiment.model_copy(update=machine)
-    score = evaluate_run(opened)
+    score = evaluate_run(opened, allow_code=allow_code)
     if as_json:
         typer.echo(json.dumps({"test_accuracy": score.accuracy, "test_loss": score.loss}))
     else:
-        typer.echo(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}")
+        say(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}")
 
 
 app = command_app(evaluate)

@@ -6,6 +6,7 @@ from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 from fedmef.costs.units import counted, human_bytes
+from fedmef.errors import printable
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
@@ -61,7 +63,8 @@ class RunProgress(Watcher):
             self._live.update(Group(self._bar, Text(self._status(record), style="dim")))
 
     def _show_run(self, title: str, rounds: int, before: Sequence[Round]) -> None:
-        self._bar.reset(self._task, total=rounds, completed=len(before), description=title, visible=True)
+        shown = escape(printable(title))
+        self._bar.reset(self._task, total=rounds, completed=len(before), description=shown, visible=True)
         self._accuracy = None
         self._down = sum(record.bytes_down for record in before)
         self._up = sum(record.bytes_up for record in before)
@@ -138,7 +141,7 @@ class Waiting:
         """Show these words from now on."""
         if self._status is not None:
             self._status.start()
-            self._status.update(f"{words} …")
+            self._status.update(escape(printable(f"{words} …")))
 
     def stop(self) -> None:
         """Take the line away."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedmef.cli.common import say
 from fedmef.cli.plain_help import command_app
 from fedmef.errors import FedmefError
 from fedmef.report.reading import FoundRuns, LeftOut, read_runs
@@ -33,7 +34,8 @@ def report(
         facts = {"report": str(page), "runs": len(found.runs), "left_out": left_out}
         typer.echo(json.dumps(facts))
     else:
-        typer.echo(f"report   {page}\nfigures  {page.parent / FIGURES}")
+        say(f"report   {page}")
+        say(f"figures  {page.parent / FIGURES}")
     if found.left_out:
         asked = len(found.runs) + len(found.left_out)
         raise FedmefError(f"{len(found.left_out)} of {asked} runs were left out; the report has the others")
@@ -51,12 +53,13 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
         for failure in outcomes
         if isinstance(failure, Failure)
     ]
-    return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report")
+    # The code that these runs name is what the user has just asked for.
+    return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report", allow_code=True)
 
 
 def _warn(left_out: Sequence[LeftOut]) -> None:
     for left in left_out:
-        typer.echo(f"fedmef: left out: {left}", err=True)
+        say(f"fedmef: left out: {left}", error=True)
 
 
 app = command_app(report)

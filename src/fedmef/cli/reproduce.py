@@ -17,6 +17,7 @@ from fedmef.cli.common import (
     print_notes,
     raise_failures,
     reasons,
+    say,
     wide_console,
 )
 from fedmef.cli.plain_help import command_app
@@ -101,7 +102,7 @@ def reproduce(
     else:
         check_directory(study, scale, out)
         if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
-            typer.echo(f"{study.name}: {counted(adopted, 'run')} taken over from {out.parent}", err=True)
+            say(f"{study.name}: {counted(adopted, 'run')} taken over from {out.parent}", error=True)
         plan = plan_runs(experiments, out, overwrite=overwrite)
         announce(f"{study.name} at {scale} scale: ", plan, out)
         outcomes = dict(zip(experiments, carry_out_shown(plan), strict=True))

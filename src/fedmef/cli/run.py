@@ -8,7 +8,15 @@ import typer
 from rich.console import Console
 
 import fedmef
-from fedmef.cli.common import AsJson, FaultPlan, StoppedError, Tensorboard, print_facts, with_fault_plan
+from fedmef.cli.common import (
+    AllowCode,
+    AsJson,
+    FaultPlan,
+    StoppedError,
+    Tensorboard,
+    print_facts,
+    with_fault_plan,
+)
 from fedmef.cli.options import with_experiment_options
 from fedmef.cli.plain_help import command_app
 from fedmef.cli.progress import RunProgress
@@ -32,6 +40,7 @@ def run(
     ] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Resume this interrupted run.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
+    allow_code: AllowCode = False,
     fault_plan: FaultPlan = None,
     tensorboard: Tensorboard = False,
     as_json: AsJson = False,
@@ -53,7 +62,9 @@ def run(
                     raise UserError("--resume continues a run where it is: leave --out and --overwrite out")
                 changes = read_experiment(config, overrides).model_dump() if config else overrides
                 was_finished = Run.open(resume).finished
-                finished = fedmef.resume(resume, changes, watchers=watchers, tell=progress.tell)
+                finished = fedmef.resume(
+                    resume, changes, watchers=watchers, allow_code=allow_code, tell=progress.tell
+                )
                 if was_finished and tensorboard:
                     events.write_finished(finished)
             else:

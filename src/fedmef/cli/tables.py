@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
+from rich.text import Text
 
 from fedmef.costs.units import byte_unit, human_count, human_time, in_unit
+from fedmef.errors import printable
 from fedmef.studies.paper.base import Cell, Number
 from fedmef.studies.paper.base import Row as StudyRow
 from fedmef.studies.rows import Row
@@ -51,7 +53,7 @@ def fitted_table(
             width=None if breaks else widths[heading],
         )
     for cells in zip(*shown.values(), strict=True):
-        table.add_row(*(cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in cells))
+        table.add_row(*(Text(printable(cell).replace(" ", "\N{NO-BREAK SPACE}")) for cell in cells))
     return table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from fedmef.data.atomic_folder import atomic_folder
-from fedmef.errors import FedmefError, UserError
+from fedmef.errors import FedmefError, UserError, printable
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _missing(archive: Archive, folder: Path, packed: Path) -> UserError:
 def _download(archive: Archive, packed: Path) -> None:
     import pooch  # noqa: PLC0415  (needed once in a data set's life)
 
-    print(f"downloading {archive.url} to {packed}", file=sys.stderr)
+    print(printable(f"downloading {archive.url} to {packed}"), file=sys.stderr)
     pooch.get_logger().setLevel("WARNING")  # it would say the same again
     try:
         pooch.retrieve(
@@ -84,7 +84,7 @@ def _download(archive: Archive, packed: Path) -> None:
 
 def _unpack(packed: Path, folder: Path) -> None:
     """Unpack an archive whose md5 was right, so that it holds nothing but what was published."""
-    print(f"unpacking {packed} to {folder}", file=sys.stderr)
+    print(printable(f"unpacking {packed} to {folder}"), file=sys.stderr)
     with atomic_folder(folder) as unfinished:
         try:
             if packed.suffix == ".zip":

@@ -11,7 +11,7 @@ from fedmef.data.dataset import Dataset
 from fedmef.data.digits import read_digits
 from fedmef.data.facts import Facts
 from fedmef.data.synthetic import SyntheticImages
-from fedmef.errors import UserError, unknown_name
+from fedmef.errors import UserError, printable, unknown_name
 from fedmef.experiment.names import load_object
 
 
@@ -80,7 +80,7 @@ def _from_files(source: FromFiles, data_dir: Path, download: bool) -> Dataset:
 
         folder = obtain(archive, data_dir, download=download)
         dataset: Dataset = source.part(source.reader)(folder)
-        print(f"preparing {prepared} from {folder}", file=sys.stderr)
+        print(printable(f"preparing {prepared} from {folder}"), file=sys.stderr)
         dataset.write(prepared)
     return Dataset.open(prepared)
 

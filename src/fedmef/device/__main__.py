@@ -34,6 +34,7 @@ from fedmef.device.resident import give_back_freed_memory  # noqa: E402
 from fedmef.errors import FedmefError, NotHeldError, UserError  # noqa: E402
 from fedmef.wire.container import MAXIMUM_BYTES  # noqa: E402
 from fedmef.wire.files import read_bounded, write_atomically  # noqa: E402
+from fedmef.wire.store import Store  # noqa: E402
 
 MOST_DIGITS = 18  # of a device's number: it fits 64 bits
 OPTIONS = ["data=", "number=", "store=", "memory=", "method=", "trust-server", "serve", "help"]
@@ -87,7 +88,8 @@ def _work(arguments: Sequence[str]) -> int:
         device = native_device(
             open_own_data(options["data"], store or Path(options["data"])),
             number=int(number),
-            store=store,
+            # Whoever serves has made the folder above it; if that is gone, it shall not come back.
+            store=None if store is None else Store(store, parents="serve" not in options),
             methods=[value for name, value in given if name == "--method"],
             trusts_server="trust-server" in options,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
-from fedmef.methods import find_method, weight_sparsity
+from fedmef.methods import known_method, weight_sparsity
 from fedmef.sparsity.network import Network
 
 if TYPE_CHECKING:
@@ -97,11 +97,9 @@ def native_threads() -> int:
 
 
 def _needs_torch(method: str) -> bool:
-    """A method that is gone trains nothing any more: its model can be evaluated on any backend."""
-    try:
-        return find_method(method).needs_torch
-    except UserError:
-        return False
+    """A method that is not known trains nothing here: its model can be evaluated on any backend."""
+    known = known_method(method)
+    return known is not None and known.needs_torch
 
 
 def _obstacle(network: Network, accelerator: str, needs_torch: bool) -> str:

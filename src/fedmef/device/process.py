@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -142,7 +141,7 @@ def native_device(
     samples: Samples | OpenSamples,
     *,
     number: int = 0,
-    store: Path | None = None,
+    store: Store | None = None,
     methods: Sequence[str] = (),
     trusts_server: bool = False,
 ) -> Device:
@@ -151,7 +150,7 @@ def native_device(
     Args:
         samples: its data.
         number: which device it is.
-        store: a folder for what it keeps between rounds.
+        store: for what it keeps between rounds.
         methods: methods of your own that the server may ask for, as "package.module:Class".
         trusts_server: a network of any size will do.
     """
@@ -165,7 +164,7 @@ def native_device(
         number,
         samples,
         lambda network: backend(network, threads=threads),
-        Store(store) if store is not None else None,
+        store,
         find,
         most_weights=None if trusts_server else MOST_WEIGHTS,
         most_values=None if trusts_server else MOST_VALUES,

@@ -11,6 +11,7 @@ from fedmef.experiment.settings import MACHINE_FIELDS, Experiment, make_experime
 from fedmef.wire.files import read_bounded
 
 MAXIMUM_CONFIG_BYTES = 2**20
+MOST_SIGNS = 1000
 
 # Besides where and how it runs: how long it runs, and what happens to a round in which devices fail.
 RESUMABLE_FIELDS = MACHINE_FIELDS | {"rounds", "min_devices", "round_attempts"}
@@ -19,12 +20,27 @@ RESUMABLE_FIELDS = MACHINE_FIELDS | {"rounds", "min_devices", "round_attempts"}
 def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """An experiment from a TOML file, with some fields overridden."""
     try:
-        values = tomllib.loads(read_bounded(path, MAXIMUM_CONFIG_BYTES).decode())
+        content = read_bounded(path, MAXIMUM_CONFIG_BYTES)
     except FileNotFoundError:
         raise UserError(f"there is no configuration file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
         raise UserError(f"{path} is not a readable TOML file: {error}") from None
-    return make_experiment({**values, **(overrides or {})})
+    return parse_experiment(content, path, overrides)
+
+
+def parse_experiment(content: bytes, path: Path, overrides: Mapping[str, Any] | None = None) -> Experiment:
+    """The same from the content of the file `path`, which may be anybody's."""
+    # An experiment is flat. Deep nesting, and keys of many parts, cost more time than they have bytes.
+    if any(content.count(sign) > MOST_SIGNS for sign in (b".", b"[", b"{")):
+        raise UserError(f"{path} is not an experiment: it has more than {MOST_SIGNS} dots or brackets")
+    try:
+        values = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not a readable TOML file: {str(error)[:MOST_SIGNS]}") from None
+    try:
+        return make_experiment({**values, **(overrides or {})})
+    except RecursionError:
+        raise UserError(f"{path} is not an experiment: it is nested too deep") from None
 
 
 def to_toml(experiment: Experiment) -> str:

@@ -13,6 +13,8 @@ from fedmef.wire.job import MOST_EPOCHS, Job, LeftOver
 from fedmef.wire.schemes import Rule
 
 Aggregation = Literal["mean", "median", "trimmed_mean"]
+LARGEST_SYNTHETIC = 2**30  # bytes of made-up images
+LONGEST_SHOWN = LONGEST_NAME = 200
 
 
 class Experiment(BaseModel):
@@ -21,14 +23,17 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     method: str = Field(
+        max_length=LONGEST_NAME,
         default="fedmef",
         description="fedmef, fedtiny, feddst, fl_pqsu, fedavg, ... (README), or module:Class.",
     )
     dataset: str = Field(
+        max_length=LONGEST_NAME,
         default="digits",
         description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
     )
     model: str = Field(
+        max_length=LONGEST_NAME,
         default="small_cnn",
         description="small_cnn, resnet18, resnet34, resnet50, mobilenet_v2, or module:function of your own.",
     )
@@ -166,7 +171,9 @@ class Experiment(BaseModel):
         description="What executes the network: native for sparse ones on a CPU, if it is there; or torch.",
     )
     accelerator: str = Field(
-        default="cpu", description="Where PyTorch's tensors live: cpu, cuda, cuda:1 and so on."
+        default="cpu",
+        max_length=LONGEST_NAME,
+        description="Where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.",
     )
     data_dir: Path | None = Field(
         default=None, description="Folder of the data sets (default: $FEDMEF_DATA or ~/.cache/fedmef)."
@@ -179,7 +186,10 @@ class Experiment(BaseModel):
     @field_validator("data_dir")
     @classmethod
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
-        return None if folder is None else folder.expanduser().absolute()
+        try:
+            return None if folder is None else folder.expanduser().absolute()
+        except RuntimeError as error:  # ~ of nobody
+            raise ValueError(str(error)) from None
 
     @field_validator("noise_multiplier")
     @classmethod
@@ -205,6 +215,13 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
                 "lower it or raise devices_per_round"
+            )
+        images = (self.synthetic_train + self.synthetic_test) * 3 * self.synthetic_size**2
+        if images > LARGEST_SYNTHETIC:
+            raise ValueError(
+                f"synthetic_size = {self.synthetic_size}, synthetic_train = {self.synthetic_train}, "
+                f"synthetic_test = {self.synthetic_test}: {images:,} bytes of images, of at most "
+                f"{LARGEST_SYNTHETIC:,}; lower one of them"
             )
         return self
 
@@ -259,4 +276,8 @@ def _explain(detail: Any) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not detail["loc"]:
         return message
-    return f"{detail['loc'][0]} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{detail['loc'][0]} = {_shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."

@@ -1,6 +1,6 @@
 """What a user calls: run an experiment, resume a run, load or evaluate its model. All checks happen here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.device.backend import backend_for, own_module
 from fedmef.device.choice import missing_kernels
-from fedmef.errors import UserError
+from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
@@ -26,7 +26,9 @@ from fedmef.federation.preparation import (
     prepare,
 )
 from fedmef.federation.simulated.fleet import Fleet
-from fedmef.runs.directory import Run
+from fedmef.runs.directory import CONFIG, Run
+from fedmef.runs.lock import check_unlocked, locked
+from fedmef.runs.metrics import check_length
 from fedmef.runs.signals import stop_on_signals
 from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.arrays import Array
@@ -70,13 +72,15 @@ def run(
     experiment = _naming(experiment, dataset)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
+    check_length(experiment)
+    check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
     prepared = prepare(experiment, dataset)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
-    with stop_on_signals() as stop, start(fleet) as engine:
+    with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
-        directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere)
+        directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
         return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
 
 
@@ -88,6 +92,7 @@ def resume(
     watchers: Sequence[Watcher] = (),
     start: EngineStarter = start_engine,
     elsewhere: bool = False,
+    allow_code: bool = False,
     tell: Tell = silent,
 ) -> Run:
     """Continue an interrupted run; it ends in the same bits as one that was never interrupted.
@@ -96,12 +101,36 @@ def resume(
     not another experiment. The backend stays the one that the run began with. More rounds follow a finished
     run too; its adjustments stay those of its first rounds. A finished run that is given no more rounds is
     returned as it is.
+
+    A directory may be anybody's: code that it names (`module:name`) is run only if `allow_code` says so, or
+    `changes` name the same code.
     """
+    changes = changes or {}
     directory = Run.open(Path(path))
-    experiment = resumed_experiment(directory.experiment, changes or {})
-    longer = experiment.rounds != directory.experiment.rounds
-    if directory.finished and not longer:
+    experiment = resumed_experiment(directory.experiment, changes)
+    if directory.finished and experiment.rounds == directory.experiment.rounds:
         return directory
+    with locked(directory.path) as lock:
+        directory = Run.open(directory.path)  # from here on nobody else changes it
+        directory.lock = lock
+        if directory.finished and experiment.rounds == directory.experiment.rounds:
+            return directory
+        return _resume(directory, changes, dataset, watchers, start, elsewhere, allow_code, tell)
+
+
+def _resume(
+    directory: Run,
+    changes: Mapping[str, Any],
+    dataset: Dataset | None,
+    watchers: Sequence[Watcher],
+    start: EngineStarter,
+    elsewhere: bool,
+    allow_code: bool,
+    tell: Tell,
+) -> Run:
+    experiment = resumed_experiment(directory.experiment, changes)
+    longer = experiment.rounds != directory.experiment.rounds
+    check_length(experiment)
     if directory.on_fleet and not elsewhere:
         raise UserError(
             f"{directory.path}: its devices have data of their own, which a simulation has not; "
@@ -114,7 +143,11 @@ def resume(
             f"rounds = {experiment.rounds}: {directory.path} has done {counted(done, 'round')} already"
         )
     executed = experiment.model_copy(update={"backend": rounds[-1].backend}) if rounds else experiment
-    if done == 0 or directory.network.opaque is not None:
+    needs_model = done == 0 or directory.network.opaque is not None
+    needed = {"method": True, "dataset": dataset is None, "model": needs_model}
+    asked = (field for field, need in needed.items() if need and field not in changes)
+    _check_consent(directory, asked, allow_code)
+    if needs_model:
         check_names(executed)
     else:
         check_method_and_machine(executed)
@@ -152,15 +185,17 @@ def resume(
         )
 
 
-def load(path: Path | str) -> "nn.Module":
+def load(path: Path | str, *, allow_code: bool = False) -> "nn.Module":
     """A finished run's model as a PyTorch module, ready to predict, from its directory alone.
 
     It takes images of uint8 [n, channels, height, width]; floating-point ones count as normalised already. A
-    network that cannot be described as data is your own module, and takes normalised images only.
+    network that cannot be described as data is your own module, and takes normalised images only: then the
+    directory names its code, which is run only with `allow_code`.
     """
     directory = Run.open(Path(path))
     model = directory.model()
     if model.network.opaque is not None:
+        _check_consent(directory, ("model", "method"), allow_code)
         check_network(directory.experiment)
         module = own_module(directory.experiment, model.network)
     else:
@@ -170,15 +205,25 @@ def load(path: Path | str) -> "nn.Module":
     return ready
 
 
-def evaluate_run(directory: Run) -> Score:
-    """Score a run's final model on the test data, from its files alone."""
+def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
+    """Score a run's final model on the test data, from its files alone.
+
+    Code that its configuration names, for its data or its network, is run only with `allow_code`.
+    """
     model = directory.model()
+    own_network = ("model", "method") if model.network.opaque is not None else ()
+    _check_consent(directory, ("dataset", *own_network), allow_code)
     dataset = open_dataset(directory.experiment)
     _check_data(model.network, dataset)
     # What executed the run, unless it is not here: another backend answers the same, up to rounding.
     backend = "auto" if missing_kernels() else directory.summary.backend
     executed = directory.experiment.model_copy(update={"backend": backend})
-    return evaluate(backend_for(executed, model.network), model.state, dataset.test)
+    try:
+        return evaluate(backend_for(executed, model.network), model.state, dataset.test)
+    except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
+        if own_network:
+            raise
+        raise FedmefError(f"{directory.path}: its network cannot be executed here ({error})") from error
 
 
 def new_directory(experiment: Experiment) -> Path:
@@ -206,6 +251,17 @@ def _fleet(prepared: Prepared, path: Path, elsewhere: bool) -> Fleet:
     if elsewhere:
         return Fleet(prepared.experiment, prepared.dataset, [], store)
     return Fleet.build(prepared.experiment, prepared.dataset, store)
+
+
+def _check_consent(directory: Run, fields: Iterable[str], allow_code: bool) -> None:
+    """Raise `UserError` when a directory's own words would decide what code is run here."""
+    if allow_code or not (code := directory.code(sorted(fields))):
+        return
+    named = ", ".join(f"{field} = '{name}'" for field, name in code.items())
+    raise UserError(
+        f"{directory.path / CONFIG} names code that this would run: {named}; if you trust it, allow it with "
+        "--allow-code (allow_code=True)"
+    )
 
 
 def _check_data(network: Network, dataset: Dataset) -> None:

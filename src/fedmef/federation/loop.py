@@ -11,7 +11,7 @@ from pathlib import Path
 import fedmef
 from fedmef.device.backend import backend_for, describe_backend
 from fedmef.device.choice import KERNELS
-from fedmef.errors import Interrupted
+from fedmef.errors import FedmefError, Interrupted
 from fedmef.federation.engines.base import Engine
 from fedmef.federation.evaluation import Score, constant_guess, evaluate
 from fedmef.federation.preparation import Prepared
@@ -55,6 +55,9 @@ def federate(
             directory.write_checkpoint(server.model.state, round_number + 1, server.ledger.state())
             for watcher in watchers:
                 watcher.round_done(record)
+        except FedmefError:
+            directory.check_there()  # if that is why, it is said
+            raise
         except KeyboardInterrupt as error:
             number = error.signal_number if isinstance(error, Interrupted) else signal.SIGINT
             message = _how_to_resume(directory, f"stopped in round {round_number + 1} of {experiment.rounds}")

@@ -44,7 +44,17 @@ def prepare(experiment: Experiment, dataset: Dataset | None = None) -> Prepared:
     """Data and model of an experiment whose names are checked; raises `UserError` for what does not fit."""
     data = dataset or open_dataset(experiment)
     build = load_part("fedmef.models.initial", "initial_model")
-    return Prepared.of(experiment, data, build(experiment, data.shape, data.classes, data.statistics))
+    try:
+        model = build(experiment, data.shape, data.classes, data.statistics)
+    except (MemoryError, RuntimeError, OverflowError) as error:
+        if ":" in experiment.model:
+            raise  # code of the user's own may raise anything
+        reason = str(error).strip().splitlines() or ["out of memory"]
+        raise UserError(
+            f"model = '{experiment.model}', width = {experiment.width}: it cannot be built "
+            f"({reason[0][:200]}); a smaller one may do"
+        ) from error
+    return Prepared.of(experiment, data, model)
 
 
 def open_dataset(experiment: Experiment) -> Dataset:

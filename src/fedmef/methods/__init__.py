@@ -23,6 +23,7 @@ __all__ = [
     "Update",
     "find_builtin_method",
     "find_method",
+    "known_method",
     "weight_sparsity",
 ]
 
@@ -59,13 +60,19 @@ def find_method(name: str) -> type[Method]:
     method = load_object("method", name)
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise UserError(f"method '{name}' must be a subclass of fedmef.methods.Method")
+    _own_methods[name] = method
     return method
 
 
+_own_methods: dict[str, type[Method]] = {}  # those that this process has found
+
+
+def known_method(name: str) -> type[Method] | None:
+    """The method of that name, without importing anybody's code: ours, or what was found here before."""
+    return find_builtin_method(name) if name in METHODS else _own_methods.get(name)
+
+
 def weight_sparsity(experiment: "Experiment") -> float:
-    """0 for a dense method, whatever its configuration says; a method that is gone counts as sparse."""
-    try:
-        sparse = find_method(experiment.method).recipe.has_sparsity
-    except UserError:
-        sparse = True
-    return experiment.sparsity if sparse else 0.0
+    """0 for a dense method, whatever its configuration says; a method that is not known counts as sparse."""
+    method = known_method(experiment.method)
+    return experiment.sparsity if method is None or method.recipe.has_sparsity else 0.0

@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from fedmef.report.appearance import BLUE, FONT_SIZE, new_figure, plain, plain_names
 from fedmef.report.groups import Group, layer_densities
 
+MOST_LAYERS = 200  # a longer picture is none
+LONGEST_NAME = 60
 SHADES = LinearSegmentedColormap.from_list("white to blue", ["#ffffff", BLUE])
 
 
@@ -19,7 +21,7 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
         return None
     # The longest list first: it has the layers that others leave as they are, dense, in their right places.
     longest_first = sorted((densities for _, densities in sparse), key=len, reverse=True)
-    layers = list(dict.fromkeys(name for densities in longest_first for name in densities))
+    layers = list(dict.fromkeys(name for densities in longest_first for name in densities))[:MOST_LAYERS]
     shares = np.array([[100 * densities.get(name, 1.0) for _, densities in sparse] for name in layers])
     names = plain_names(group for group, _ in sparse)
     crowded = sum(map(len, names)) * 0.09 > width - 1.5
@@ -41,7 +43,9 @@ def draw_densities(groups: Sequence[Group], width: float) -> Figure | None:
         axes.tick_params(axis="x", labelrotation=40)
         for label in axes.get_xticklabels():
             label.set(ha="left", va="bottom", rotation_mode="anchor")
-    axes.set_yticks(range(len(layers)), [plain(name) for name in layers], fontsize=FONT_SIZE - 1)
+    axes.set_yticks(
+        range(len(layers)), [plain(name[-LONGEST_NAME:]) for name in layers], fontsize=FONT_SIZE - 1
+    )
     axes.set_ylabel("layer, from input to output", fontsize=FONT_SIZE)
     axes.set_xlabel("active weights, % of the layer", fontsize=FONT_SIZE)
     axes.spines[:].set_visible(False)

@@ -1,13 +1,14 @@
 """What the devices of a run measured of themselves: a row for each."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 from fedmef.costs.units import human_bytes
 from fedmef.runs.directory import Run
 from fedmef.runs.records import DeviceReport
 
 COLUMNS = ("device", "rounds", "seconds a round", "peak resident", "bytes down", "bytes up")
+MOST_ROWS = 1000
 
 
 def devices_table(run: Run) -> str:
@@ -16,7 +17,8 @@ def devices_table(run: Run) -> str:
     if not reports:
         return ""
     heads = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
-    rows = "".join(_row(device, list(rounds)) for device, rounds in groupby(reports, key=_device))
+    devices = groupby(reports, key=_device)
+    rows = "".join(_row(device, list(rounds)) for device, rounds in islice(devices, MOST_ROWS))
     return f"""<p>What each device measured of itself. Peak resident is all that its process had in memory at
 once, interpreter and libraries included; in a simulation a process stands for several devices.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Devices">

@@ -9,6 +9,7 @@ from fedmef.costs.device_process import ProcessCost, Shape, measure_process, mea
 from fedmef.costs.tensors import TensorCost, measure_tensors
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.report.costs import EstimatedCosts, estimated_costs
+from fedmef.report.size import too_large
 from fedmef.runs.directory import Run
 from fedmef.studies.rows import Row, group_seeds, summarize_comparison
 
@@ -48,14 +49,17 @@ class Spread:
     deviation: float | None
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """The groups in the order of their first run; raises `UserError` when runs cannot be compared."""
+def group_runs(runs: Sequence[Run], *, allow_code: bool = False) -> list[Group]:
+    """The groups in the order of their first run; raises `UserError` when runs cannot be compared.
+
+    What a run's configuration names as module:name is not imported, and so not measured, unless `allow_code`.
+    """
     rows = summarize_comparison(runs)
-    measurements = _Measurements()
+    measurements = _Measurements(allow_code)
     members = group_seeds([run.experiment for run in runs])
     groups = [tuple(runs[place] for place in places) for places in members]
     return [
-        Group(row, group, *measurements.of(group[0]), estimated_costs(group[0]))
+        Group(row, group, *measurements.of(group[0]), measurements.estimated(group[0]))
         for row, group in zip(rows, groups, strict=True)
     ]
 
@@ -112,7 +116,8 @@ Cost = TypeVar("Cost")
 class _Measurements:
     """Measures each configuration once, whatever its seeds; random images stand for the data."""
 
-    def __init__(self) -> None:
+    def __init__(self, allow_code: bool) -> None:
+        self._allow_code = allow_code
         self._measured: dict[str, Memories] = {}
 
     def of(self, run: Run) -> Memories:
@@ -120,12 +125,26 @@ class _Measurements:
         configuration = run.experiment.model_dump_json(exclude={"seed", *MACHINE_FIELDS})
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
+            own = self._obstacle(run, "model", "method")
+            dense = self._obstacle(run, "model")
             self._measured[configuration] = (
-                _measure(measure_tensors, run),
-                _measure(measure_process, run),
-                _measure(measure_torch_dense, run),
+                own or _measure(measure_tensors, run),
+                own or _measure(measure_process, run),
+                dense or _measure(measure_torch_dense, run),
             )
         return self._measured[configuration]
+
+    def estimated(self, run: Run) -> EstimatedCosts | None:
+        """By the paper's formulas, which need the network."""
+        return None if self._obstacle(run, "model") else estimated_costs(run)
+
+    def _obstacle(self, run: Run, *needed: str) -> str:
+        """Why what needs the code of these settings cannot be measured; usually ""."""
+        code = {} if self._allow_code else run.code(needed)
+        if code:
+            named = ", ".join(f"{field} = '{name}'" for field, name in code.items())
+            return f"a report runs no code that a run names ({named})"
+        return too_large(run)
 
 
 def _measure(measure: Callable[[Experiment, Shape, int], Cost], run: Run) -> Cost | str:

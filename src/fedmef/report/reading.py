@@ -44,6 +44,8 @@ def read_runs(paths: Sequence[Path]) -> FoundRuns:
                 found.append(_read(path))
             except UserError as error:
                 left_out.append(LeftOut(path, str(error)))
+            except OSError as error:
+                left_out.append(LeftOut(path, f"it cannot be read: {error.strerror}"))
         runs += sorted(found, key=_place_in_table)
     return FoundRuns(tuple(runs), tuple(left_out))
 
@@ -58,7 +60,10 @@ def _run_directories(path: Path) -> Iterable[Path]:
 
 
 def _runs_inside(path: Path) -> list[Path]:
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and _looks_like_run(folder))
+    try:
+        return sorted(folder for folder in path.iterdir() if folder.is_dir() and _looks_like_run(folder))
+    except OSError:
+        return []  # why shows when it is read as a run
 
 
 def _read(path: Path) -> Run:
@@ -70,7 +75,10 @@ def _read(path: Path) -> Run:
 
 
 def _looks_like_run(path: Path) -> bool:
-    return any((path / name).is_file() for name in FILES)
+    try:
+        return any((path / name).is_file() for name in FILES)
+    except OSError:
+        return True  # likewise
 
 
 def _place_in_table(run: Run) -> tuple[object, ...]:

@@ -14,16 +14,17 @@ from fedmef.wire.files import write_atomically
 PAGE, FIGURES = "report.html", "figures"
 
 
-def write_report(found: FoundRuns, out: Path) -> Path:
+def write_report(found: FoundRuns, out: Path, *, allow_code: bool = False) -> Path:
     """Write `report.html` and `figures/` into `out`, and return the page's path.
 
-    Raises `UserError` when there is no finished run, or when runs cannot be compared.
+    With `allow_code`, networks and methods of the user's own are measured too: their code is run. Raises
+    `UserError` when there is no finished run, or when runs cannot be compared.
     """
     if (out / CONFIG).exists():
         raise UserError(f"{out} is a run itself; choose another --out for the report")
     if not found.runs:
         raise UserError("none of these is a finished run: there is nothing to report")
-    groups = group_runs(found.runs)
+    groups = group_runs(found.runs, allow_code=allow_code)
     drawings = draw_all(groups)
     # A path need not be text: what UTF-8 cannot say becomes a question mark, before anything is written.
     page = report_page(groups, drawings, found.left_out).encode(errors="replace")

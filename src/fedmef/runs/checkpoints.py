@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmef.errors import FedmefWarning, MessageError, UserError
+from fedmef.errors import FedmefWarning, UserError
+from fedmef.runs.reading import container_bytes, read_container
 from fedmef.sparsity.arrays import Array
-from fedmef.wire.container import MAXIMUM_BYTES, decode, encode
-from fedmef.wire.files import read_bounded, write_atomically
+from fedmef.wire.files import write_atomically
 
 CHECKPOINT, CHECKPOINT_BEFORE = "checkpoint.safetensors", "checkpoint-before.safetensors"
+MOST_ROUNDS = 10**6  # metrics of so many could not be read
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,8 @@ def has_checkpoint(folder: Path) -> bool:
 
 def write_checkpoint(folder: Path, arrays: Mapping[str, Array], header: Mapping[str, Any]) -> None:
     """Write a checkpoint; the last one stays next to it."""
-    write_atomically(folder / CHECKPOINT, encode(arrays, dict(header)), keep=folder / CHECKPOINT_BEFORE)
+    content = container_bytes(arrays, header, folder / CHECKPOINT)
+    write_atomically(folder / CHECKPOINT, content, keep=folder / CHECKPOINT_BEFORE)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
@@ -82,15 +84,8 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def _read(file: Path) -> Checkpoint:
-    try:
-        arrays, header = decode(read_bounded(file, MAXIMUM_BYTES))
-    except MessageError as error:
-        raise UserError(f"{file} is damaged: {error}") from None
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    arrays, header = read_container(file)
     next_round = header.get("next_round")
-    if not isinstance(next_round, int) or next_round < 1:
+    if type(next_round) is not int or not 1 <= next_round <= MOST_ROUNDS:
         raise UserError(f"{file} is damaged: it names no round")
     return Checkpoint(arrays, header)

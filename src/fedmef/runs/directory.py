@@ -3,6 +3,7 @@
 config.toml              the experiment
 network.json             the network as data
 metrics.jsonl            a line a round
+devices.jsonl            optional: what each device measured of itself, a line a round
 checkpoint.safetensors   the model after the last finished round, and what the devices hold
 checkpoint-before        the same after the round before
 held/                    while it runs: the network and masks that the devices hold
@@ -11,49 +12,69 @@ model.safetensors        the final model, sparse
 fleet                    empty: devices have data of their own, so only their fleet can resume it
 nodes.json               on a fleet: which key is which device
 tensorboard/             event files, when they were asked for
+lock                     while it runs: who writes it
+
+Nothing in it is trusted when it is read, as it may be anybody's: only ordinary files of moderate size.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
-from fedmef.errors import FedmefError, MessageError, NetworkError, UserError
-from fedmef.experiment.files import read_experiment, to_toml
+from fedmef.errors import FedmefError, NetworkError, UserError
+from fedmef.experiment.files import MAXIMUM_CONFIG_BYTES, parse_experiment, to_toml
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import weight_sparsity
 from fedmef.runs import checkpoints
 from fedmef.runs.checkpoints import CHECKPOINT, CHECKPOINT_BEFORE, has_checkpoint, remove_checkpoints
+from fedmef.runs.lock import LOCK, WriteLock
+from fedmef.runs.metrics import (
+    DEVICES,
+    MAXIMUM_METRICS,
+    METRICS,
+    forget_rounds,
+    log_round,
+    read_lines,
+    read_record,
+    read_rounds,
+)
+from fedmef.runs.reading import bounded, container_bytes, read_container, read_ordinary
 from fedmef.runs.records import Round, Summary
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model, State, check_state
 from fedmef.sparsity.network import MAXIMUM_BYTES as LARGEST_NETWORK
 from fedmef.sparsity.network import Network
-from fedmef.wire.container import MAXIMUM_BYTES, decode, encode
-from fedmef.wire.files import left_behind, read_bounded, write_atomically
+from fedmef.wire.files import left_behind, write_atomically
 from fedmef.wire.store import Store
 
-CONFIG, NETWORK, METRICS = "config.toml", "network.json", "metrics.jsonl"
+CONFIG, NETWORK = "config.toml", "network.json"
 SUMMARY, MODEL = "summary.json", "model.safetensors"
 TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
 LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
-FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, NETWORK, CONFIG, FLEET, NODES)
-MAXIMUM_TEXT_BYTES = 2**30  # of metrics or a summary
-
-Kind = TypeVar("Kind", Round, Summary)
+FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, NETWORK, CONFIG, FLEET, NODES)
+FOLDERS = (TENSORBOARD, HELD)
+MAXIMUM_SUMMARY = 2**21
+CODE_FIELDS = ("dataset", "model", "method")  # settings that may name a user's own code, module:name
 
 
 class Run:
-    """A run's directory, open for writing rounds or for reading."""
+    """A run's directory, open for writing rounds or for reading.
 
-    def __init__(self, path: Path, experiment: Experiment) -> None:
+    Attributes:
+        lock: held by whoever writes.
+    """
+
+    def __init__(self, path: Path, experiment: Experiment, lock: WriteLock | None = None) -> None:
         self.path = path
         self.experiment = experiment
+        self.lock = lock
+        self._rounds: tuple[object, list[Round]] = (None, [])
 
     def __repr__(self) -> str:
         state = f"{self.summary.test_accuracy:.2%}" if self.finished else "not finished"
@@ -68,30 +89,50 @@ class Run:
         *,
         overwrite: bool = False,
         on_fleet: bool = False,
+        lock: WriteLock | None = None,
     ) -> "Run":
-        """A new run in an empty or missing directory, or in place of an old run."""
+        """A new run in an empty or missing directory, or in place of an old run.
+
+        Nothing of the old run goes before what is new is on the disk, under temporary names.
+        """
         cls.check_free(path, overwrite=overwrite)
+        new = {NETWORK: _network_bytes(path, network), CONFIG: _config_bytes(path, experiment)}
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the directory {path}: {error.strerror}") from None
-        run = cls(path, experiment)
+        run = cls(path, experiment, lock)
         run.prepare_writing()
-        for name in FILES:
-            (path / name).unlink(missing_ok=True)
-        for name in (TENSORBOARD, HELD):
-            shutil.rmtree(path / name, ignore_errors=True)
-        if on_fleet:
-            (path / FLEET).touch()
-        run.write_network(network)
-        run.write_config()
+        staged = {name: path / f".{name}.{os.getpid()}" for name in new}  # as what a killed process leaves
+        try:
+            with run._writing("nothing of it was changed"):
+                for name, content in new.items():
+                    write_atomically(staged[name], content)
+            with run._writing("it holds no run any more"):
+                for name in FILES:
+                    if name not in new:
+                        (path / name).unlink(missing_ok=True)
+                for name in FOLDERS:
+                    shutil.rmtree(path / name, ignore_errors=True)
+                if on_fleet:
+                    (path / FLEET).touch()
+                for name, file in staged.items():
+                    file.replace(path / name)
+        finally:
+            for file in staged.values():
+                file.unlink(missing_ok=True)
         return run
 
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> None:
         """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
-        if not path.exists() or (path.is_dir() and set(path.iterdir()) <= set(left_behind(path, FILES))):
+        if not path.exists():
             return
+        try:
+            if path.is_dir() and set(path.iterdir()) <= {path / LOCK, *left_behind(path, FILES)}:
+                return
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
         if not (path / CONFIG).is_file() and not path.joinpath(NETWORK).is_file():
             raise UserError(f"{path} exists and is not a run; choose another directory")
         if not overwrite and ((path / SUMMARY).exists() or has_checkpoint(path)):
@@ -103,12 +144,14 @@ class Run:
     @classmethod
     def open(cls, path: Path) -> "Run":
         """An existing run; damage is noticed where it is read."""
-        if not path.is_dir():
+        if not _is_folder(path):
             raise UserError(f"there is no run directory {path}")
-        if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is not a run directory: it has no {CONFIG}")
-        experiment = read_experiment(path / CONFIG)
-        if experiment.data_dir is not None and not experiment.data_dir.is_dir():
+        try:
+            content = read_ordinary(path / CONFIG, MAXIMUM_CONFIG_BYTES)
+        except FileNotFoundError:
+            raise UserError(f"{path} is not a run directory: it has no {CONFIG}") from None
+        experiment = parse_experiment(content, path / CONFIG)
+        if experiment.data_dir is not None and not _is_folder(experiment.data_dir):
             # A run from elsewhere must not make folders here, not even for a download.
             experiment = experiment.model_copy(update={"data_dir": None})
         return cls(path, experiment)
@@ -116,7 +159,7 @@ class Run:
     @staticmethod
     def store(path: Path) -> Store:
         """Where the simulated devices of a run at this path keep what they hold."""
-        return Store(path / HELD)
+        return Store(path / HELD, parents=False)
 
     @property
     def on_fleet(self) -> bool:
@@ -128,7 +171,13 @@ class Run:
         """For people."""
         if self.on_fleet:
             return "resume it on its fleet (docs/deploy.md)"
-        return f"'fedmef run --resume {self.path}' continues it"
+        allowing = " --allow-code" if self.code() else ""
+        return f"'fedmef run --resume {self.path}{allowing}' continues it"
+
+    def code(self, fields: Iterable[str] = CODE_FIELDS) -> dict[str, str]:
+        """Those of these settings that name a user's own code, which reading a run never imports."""
+        named = {field: str(getattr(self.experiment, field)) for field in fields}
+        return {field: name for field, name in named.items() if ":" in name}
 
     @property
     def finished(self) -> bool:
@@ -143,8 +192,10 @@ class Run:
     @property
     def rounds(self) -> list[Round]:
         """What was logged, a record a round."""
-        file = self.path / METRICS
-        return [_read_record(Round, line, file) for line in self._lines()]
+        files = [_identity(self.path / name) for name in (METRICS, DEVICES)]
+        if self._rounds[0] != files:
+            self._rounds = files, read_rounds(self.path)
+        return list(self._rounds[1])
 
     @cached_property
     def summary(self) -> Summary:
@@ -152,47 +203,50 @@ class Run:
         file = self.path / SUMMARY
         if not file.is_file():
             raise UserError(f"{self.path} is not finished; {self.how_to_resume}")
-        return _read_record(Summary, _read_text(file), file)
+        return read_record(Summary, read_ordinary(file, MAXIMUM_SUMMARY), file)
 
     @cached_property
     def network(self) -> Network:
         """The network that it trains."""
         file = self.path / NETWORK
         try:
-            return Network.from_json(read_bounded(file, LARGEST_NETWORK))
+            return Network.from_json(read_ordinary(file, LARGEST_NETWORK))
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {NETWORK}: {self._why_missing()}") from None
-        except (OSError, NetworkError) as error:
+        except (NetworkError, OverflowError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
 
     def prepare_writing(self) -> None:
         """Remove what a killed process left; raises `UserError` for a link, which may lead out of here."""
-        for name in (*FILES, TENSORBOARD, HELD):
-            if (self.path / name).is_symlink():
+        for name in (*FILES, *FOLDERS):
+            file = self.path / name
+            if file.is_symlink():
                 raise UserError(
-                    f"{self.path / name} is a symbolic link: a run writes into its own directory only; "
+                    f"{file} is a symbolic link: a run writes into its own directory only; "
                     "put the file itself there"
                 )
-        for file in left_behind(self.path, FILES):
-            file.unlink(missing_ok=True)
+            kind = "file" if name in FILES else "folder"
+            if os.path.lexists(file) and not (file.is_file() if kind == "file" else file.is_dir()):
+                raise UserError(f"{file} is in the way: it is no ordinary {kind}")
+        with self._writing("nothing of it was changed"):
+            for file in left_behind(self.path, FILES):
+                file.unlink(missing_ok=True)
 
     def write_network(self, network: Network) -> None:
         """Write the network down."""
         with self._writing():
-            write_atomically(self.path / NETWORK, network.to_json())
+            write_atomically(self.path / NETWORK, _network_bytes(self.path, network))
         self.__dict__.pop("network", None)
 
     def write_config(self) -> None:
         """Write the experiment down."""
         with self._writing():
-            write_atomically(self.path / CONFIG, to_toml(self.experiment).encode())
+            write_atomically(self.path / CONFIG, _config_bytes(self.path, self.experiment))
 
     def log(self, record: Round) -> None:
         """Append a round."""
-        with self._writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(record.model_dump_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # the checkpoint that follows must not be ahead of its metrics
+        with self._writing():
+            log_round(self.path, record)
 
     def write_checkpoint(
         self, state: Mapping[str, Array], next_round: int, ledger: Mapping[str, Array] | None = None
@@ -210,10 +264,9 @@ class Run:
         self.prepare_writing()
         kept = self.finished_rounds()
         checkpoint = checkpoints.read_checkpoint(self.path)
-        lines = "".join(record.model_dump_json() + "\n" for record in kept)
         with self._writing():
             checkpoints.discard_torn(self.path)
-            write_atomically(self.path / METRICS, lines.encode())
+            forget_rounds(self.path, len(kept))
         if checkpoint is None:
             return None
         state = dict(checkpoint.arrays)
@@ -230,7 +283,7 @@ class Run:
         if checkpoint is None:
             return []
         kept: list[Round] = []
-        for line in self._lines()[: checkpoint.next_round]:
+        for line in islice(read_lines(self.path / METRICS, MAXIMUM_METRICS), checkpoint.next_round):
             try:
                 kept.append(Round.model_validate_json(line))
             except ValidationError:
@@ -244,8 +297,9 @@ class Run:
     def finish(self, state: State, summary: Summary) -> None:
         """Write the final model and then the summary."""
         with self._writing():
-            write_atomically(self.path / MODEL, encode(state, {}))
-            write_atomically(self.path / SUMMARY, (summary.model_dump_json(indent=2) + "\n").encode())
+            result = (summary.model_dump_json(indent=2) + "\n").encode()
+            write_atomically(self.path / MODEL, container_bytes(state, {}, self.path / MODEL))
+            write_atomically(self.path / SUMMARY, bounded(result, MAXIMUM_SUMMARY, self.path / SUMMARY))
             remove_checkpoints(self.path)
         shutil.rmtree(self.path / HELD, ignore_errors=True)
         self.__dict__.pop("summary", None)
@@ -255,19 +309,18 @@ class Run:
         rounds = len(self.rounds)
         self.prepare_writing()
         self.write_checkpoint(self.model().state, rounds)
-        for name in (SUMMARY, MODEL):
-            (self.path / name).unlink()
+        with self._writing():
+            for name in (SUMMARY, MODEL):
+                (self.path / name).unlink()
         self.__dict__.pop("summary", None)
 
     def model(self) -> Model:
         """The final model."""
         file = self.path / MODEL
         try:
-            state, _ = decode(read_bounded(file, MAXIMUM_BYTES))
+            state, _ = read_container(file)
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {MODEL}: {self._why_missing()}") from None
-        except (MessageError, OSError) as error:
-            raise UserError(f"{file} is damaged: {error}") from None
         return self._model(state)
 
     def _model(self, state: State) -> Model:
@@ -285,17 +338,20 @@ class Run:
             )
         return "the run is not finished, or damaged"
 
-    def _lines(self) -> list[bytes]:
-        file = self.path / METRICS
-        return _read_text(file).splitlines() if file.exists() else []
+    def check_there(self) -> None:
+        """Raise `FedmefError` when somebody has removed or replaced the directory that is being written."""
+        if self.lock is not None:
+            self.lock.check()
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, state: str = "the last checkpoint is intact") -> Iterator[None]:
+        """Around all that writes: it must still be there, and `state` says what is left when it fails."""
+        self.check_there()
         try:
             yield
         except OSError as error:
             raise FedmefError(
-                f"cannot write into {self.path}: {error.strerror}; the last checkpoint is intact: fix this; "
+                f"cannot write into {self.path}: {error.strerror}; {state}: fix this; "
                 f"then {self.how_to_resume}"
             ) from error
 
@@ -303,25 +359,39 @@ class Run:
 def read_finished(path: Path) -> Run:
     """The finished run in this directory; raises `UserError` when it is not finished, or damaged."""
     run = Run.open(path)
-    if [record.round for record in run.rounds] != list(range(run.summary.rounds)):
-        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {run.summary.rounds} rounds")
+    expected = run.summary.rounds
+    lines = sum(1 for _ in read_lines(path / METRICS, MAXIMUM_METRICS))  # soon, and records take long
+    if lines != expected or [record.round for record in run.rounds] != list(range(expected)):
+        raise UserError(f"{path / METRICS} is damaged: it lacks some of the {expected} rounds, or has more")
+    if run.experiment.rounds != expected:
+        raise UserError(
+            f"{path} is damaged: {CONFIG} has {run.experiment.rounds} rounds, and {SUMMARY} {expected}"
+        )
     for record in run.rounds:
         if (record.accuracy_before_adjustment is None) != (record.accuracy_after_adjustment is None):
             raise UserError(f"{path / METRICS} is damaged: round {record.round} lacks an accuracy")
     return run
 
 
-def _read_text(file: Path) -> bytes:
-    try:
-        return read_bounded(file, MAXIMUM_TEXT_BYTES)
-    except OSError as error:
-        raise UserError(f"{file} is damaged: {error}") from None
+def _network_bytes(folder: Path, network: Network) -> bytes:
+    return bounded(network.to_json(), LARGEST_NETWORK, folder / NETWORK)
 
 
-def _read_record(kind: type[Kind], text: bytes, file: Path) -> Kind:
+def _config_bytes(folder: Path, experiment: Experiment) -> bytes:
+    return bounded(to_toml(experiment).encode(), MAXIMUM_CONFIG_BYTES, folder / CONFIG)
+
+
+def _identity(file: Path) -> tuple[int, int, int] | None:
+    """What changes when the file does; None when it is not there."""
     try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{file} is damaged: {place}: {first['msg']}") from None
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, or not ours to look at
+        return False

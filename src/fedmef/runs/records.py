@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import MAXIMUM_OPERATIONS
 
 if TYPE_CHECKING:
     from fedmef.federation.round import Happened
@@ -86,7 +87,8 @@ class Round(Record):
     bytes_up: Count = of_round(lambda happened: happened.collected.bytes_up)
     seconds: Seconds = of_round(lambda happened: happened.seconds)
     devices: list[Count] = of_round(lambda happened: happened.collected.devices)
-    device_reports: list[DeviceReport] = of_round(lambda happened: happened.collected.reports)
+    # A run has these in `devices.jsonl`; earlier versions had them here.
+    device_reports: list[DeviceReport] = of_round(lambda happened: happened.collected.reports, missing=[])
     lost: list[Failed] = of_round(lambda happened: happened.collected.lost)
     rejected: list[Failed] = of_round(lambda happened: happened.collected.rejected)
     attempts: Count = of_round(lambda happened: happened.collected.attempts)
@@ -184,7 +186,9 @@ class Summary(Record):
     epsilon: Annotated[float, Field(ge=0)] | None = of_run(lambda run: run.rounds[-1].epsilon)
     parameters: Count = of_run(lambda run: parameter_counts(run.model)[0])
     parameters_if_dense: Count = of_run(lambda run: parameter_counts(run.model)[1])
-    layers: dict[str, LayerCounts] = of_run(lambda run: layer_counts(run.model))
+    layers: Annotated[dict[str, LayerCounts], Field(max_length=MAXIMUM_OPERATIONS)] = of_run(
+        lambda run: layer_counts(run.model)
+    )
     classes: AtLeastOne = of_run(lambda run: run.model.network.classes)
     image_shape: Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)] = of_run(
         lambda run: list(run.model.network.input.shape)

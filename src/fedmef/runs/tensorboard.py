@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.runs.directory import TENSORBOARD, Run
+from fedmef.runs.lock import locked
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
 
@@ -49,9 +50,11 @@ class EventFiles(Watcher):
 
     def write_finished(self, run: Run) -> None:
         """The event files of a run that was finished before and had no more rounds to write."""
-        self.run_begins(run)
-        self._write_all(run.rounds)
-        self.close()
+        with locked(run.path):
+            run.prepare_writing()
+            self.run_begins(run)
+            self._write_all(run.rounds)
+            self.close()
 
     def _write_all(self, rounds: list[Round]) -> None:
         """Start with the run's own metrics: a resumed run has every round once, and no gap."""

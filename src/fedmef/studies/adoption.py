@@ -9,7 +9,8 @@ from fedmef.errors import UserError
 from fedmef.experiment.files import changed_fields
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.federation.loop import versions
-from fedmef.runs.directory import CONFIG, METRICS, MODEL, NETWORK, SUMMARY, Run, read_finished
+from fedmef.runs.directory import CONFIG, MODEL, NETWORK, SUMMARY, Run, read_finished
+from fedmef.runs.metrics import DEVICES, METRICS
 from fedmef.studies.paper.base import Study, case_of
 from fedmef.studies.paper.scales import Scale
 
@@ -99,6 +100,7 @@ def _copy_run(directory: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to.parent.parent, prefix=".adopting-") as folder:
         copy = Path(folder) / to.name
         copy.mkdir()
-        for name in ADOPTED_FILES:
-            shutil.copyfile(directory / name, copy / name)
+        for name in (*ADOPTED_FILES, DEVICES):
+            if name != DEVICES or (directory / name).is_file():  # that one is optional
+                shutil.copyfile(directory / name, copy / name)
         copy.rename(to)

@@ -219,7 +219,8 @@ def _carry_out_one(planned: PlannedRun, watchers: Sequence[Watcher]) -> Run:
         return planned.found
     if planned.found is not None:
         changes = planned.experiment.model_dump(include=set(RESUMABLE_FIELDS))
-        return api.resume(planned.path, changes, dataset=planned.dataset, watchers=watchers)
+        # Its experiment is the one that was asked for, its code included.
+        return api.resume(planned.path, changes, dataset=planned.dataset, watchers=watchers, allow_code=True)
     return api.run(
         planned.experiment,
         planned.path,

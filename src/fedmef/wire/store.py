@@ -38,9 +38,14 @@ parse_network = lru_cache(maxsize=4)(Network.from_json)  # the same one comes wi
 
 @dataclass(frozen=True)
 class Store:
-    """Masks and networks in a folder, a file each; the oldest go."""
+    """Masks and networks in a folder, a file each; the oldest go.
+
+    Attributes:
+        parents: make the folders above it too. A run's are not made again when somebody removes the run.
+    """
 
     folder: Path
+    parents: bool = True
 
     def remember_masks(self, masks: Masks, version: str) -> None:
         """Keep masks; others that do the same at the same time do no harm."""
@@ -74,7 +79,7 @@ class Store:
 
     def _remember(self, name: str, content: Callable[[], bytes]) -> None:
         file = self.folder / name
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=self.parents, exist_ok=True)
         try:
             os.utime(file)
         except FileNotFoundError:

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +22,9 @@ import fedmef
 from fedmef.device.cgroup import missing_groups
 from fedmef.device.choice import missing_kernels
 from fedmef.device.process import ANSWER, DONE
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, FedmefWarning
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines import Lost, process_limit
+from fedmef.federation.engines import Lost, process_limit, processes
 from fedmef.federation.engines.light import Devices, LightWorker
 from fedmef.federation.engines.processes import RESTARTS, ProcessEngine, WorkerError
 from fedmef.federation.engines.spawned import FAILED, SpawnedWorker, work
@@ -91,6 +92,7 @@ def test_the_worker_of_the_native_backend_is_the_shipped_device(tmp_path: Path) 
 def test_the_shipped_device_takes_a_fraction_of_the_memory_of_a_worker_with_pytorch(tmp_path: Path) -> None:
     peaks = {}
     for backend in ("native", "torch"):
+        (tmp_path / backend).mkdir()
         simulation = Simulation(tmp_path / backend, backend=backend)
         with ProcessEngine(simulation.fleet, 1) as engine:
             engine.train(simulation.messages(1))
@@ -468,3 +470,55 @@ def test_replacements_are_not_tried_for_ever(tmp_path: Path, backend: Name) -> N
     with pytest.raises(FedmefError, match="a worker process could not start"):
         run_with_failures(RESTARTS + 1, tmp_path / "run", backend)
     assert workers() == []
+
+
+class FrailAtFirst(ProcessEngine):
+    """Its first workers are killed while they start."""
+
+    failures = 0
+
+    def _start(self) -> Worker:
+        worker = super()._start()
+        if type(self).failures:
+            type(self).failures -= 1
+            worker.kill()
+        return worker
+
+
+@pytest.mark.parametrize("backend", [native, slow_torch])
+@pytest.mark.parametrize("failures", [RESTARTS, RESTARTS + 1])
+def test_a_worker_that_is_killed_at_the_start_of_a_run_is_tried_again_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Name, failures: int
+) -> None:
+    monkeypatch.setattr(FrailAtFirst, "failures", failures)
+    experiment = Experiment(**{**TINY, "backend": backend})
+
+    def run() -> fedmef.Run:
+        return fedmef.run(experiment, tmp_path / "run", start=lambda fleet: FrailAtFirst(fleet, 1))
+
+    if failures > RESTARTS:
+        with pytest.raises(FedmefError, match="a worker process could not start"):
+            run()
+        assert not (tmp_path / "run").exists()
+    else:
+        assert run().rounds[0].lost == []
+    assert workers() == []
+
+
+@pytest.mark.parametrize("backend", [native, slow_torch])
+def test_a_stopped_worker_without_a_deadline_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: Name
+) -> None:
+    monkeypatch.setattr(processes, "SECONDS_STOPPED", 0.2)
+    monkeypatch.setattr(processes, "SECONDS_BETWEEN_LOOKS", 0.1)
+    simulation = Simulation(tmp_path, backend=backend)
+    messages = simulation.messages(0)
+    with ProcessEngine(simulation.fleet, 1) as engine:
+        pid = one_worker(engine).pid
+        os.kill(pid, signal.SIGSTOP)
+        timer = threading.Timer(2.0, os.kill, (pid, signal.SIGCONT))
+        timer.start()
+        with pytest.warns(FedmefWarning, match=f"worker process {pid} is stopped.*kill -CONT {pid}"):
+            answers = engine.train(messages)
+        timer.join()
+    assert isinstance(answers[0], bytes)

@@ -14,7 +14,14 @@ from fedmef.costs.units import human_bytes
 from fedmef.device.lost import Lost
 from fedmef.device.process import ANSWER, DONE, FAILED, REQUEST
 from fedmef.federation.engines.process_limit import ProcessLimit
-from fedmef.federation.engines.worker import KILLED, ONE_THREAD, Answer, Worker, blocked_signals
+from fedmef.federation.engines.worker import (
+    KILLED,
+    ONE_THREAD,
+    SECONDS_TO_DIE,
+    Answer,
+    Worker,
+    blocked_signals,
+)
 from fedmef.sparsity.arrays import Integers
 from fedmef.wire.container import MAXIMUM_BYTES
 from fedmef.wire.store import Store
@@ -120,6 +127,17 @@ class LightWorker(Worker):
             if problem:
                 return Lost(problem)
         return Answer(content, seconds, peak_memory)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def was_killed(self) -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(SECONDS_TO_DIE)
+        at_limit = self._limit is not None and self._limit.exceeded
+        return (self.process.returncode or 0) < 0 and not at_limit
 
     def kill(self) -> None:
         self.process.kill()

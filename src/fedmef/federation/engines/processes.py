@@ -8,11 +8,12 @@ worker: it knows nothing of them.
 
 import selectors
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from fedmef.errors import FedmefError
+from fedmef.errors import FedmefError, FedmefWarning
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.light import Devices, LightWorker
 from fedmef.federation.engines.scratch import Scratch
@@ -24,6 +25,8 @@ from fedmef.runs.records import DeviceReport
 
 RESTARTS = 3  # of replacements in a row that could not start
 SECONDS_TO_END = 5.0
+SECONDS_STOPPED = 30.0  # of a process that nobody is told of
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class WorkerError(Exception):
@@ -45,8 +48,9 @@ class ProcessEngine:
                 fleet.dataset.write(self._data)
             for _ in range(workers):
                 self._workers.append(self._start())
-            for worker in self._workers:
-                _become_ready(worker)
+            while not all(worker.ready for worker in self._workers):
+                for worker, _ in self._awaited(True):
+                    self._welcome(worker, first=True)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -118,7 +122,8 @@ class ProcessEngine:
         """The workers that can be talked to, and how, at the latest when a deadline is over."""
         awaited = [worker for worker in self._workers if worker.device is not None or not worker.ready]
         dues = [worker.due for worker in awaited if worker.device is not None and worker.due is not None]
-        timeout = max(0.0, min(dues) - time.monotonic()) + 0.001 if dues else None
+        timeout = max(0.0, min(dues) - time.monotonic()) + 0.001 if dues else SECONDS_BETWEEN_LOOKS
+        self._report_stopped(awaited)
         with selectors.DefaultSelector() as selector:
             for worker in awaited:
                 if worker.device is not None or more:  # a replacement is awaited when there is work for it
@@ -146,14 +151,36 @@ class ProcessEngine:
         self.reports.append(report)
         return content
 
-    def _welcome(self, worker: Worker) -> None:
-        """A replacement may die of what the worker before it died of: there is another, a few times."""
+    def _report_stopped(self, awaited: Sequence[Worker]) -> None:
+        """A stopped process is waited for until its deadline. If it has none, a person must know."""
+        now = time.monotonic()
+        for worker in awaited:
+            if worker.due is not None or worker.reported:
+                continue
+            if not worker.is_stopped:
+                worker.stopped_since = None
+            elif worker.stopped_since is None:
+                worker.stopped_since = now
+            elif now - worker.stopped_since >= SECONDS_STOPPED:
+                worker.reported = True
+                warnings.warn(
+                    f"worker process {worker.pid} is stopped, and the run waits for it: 'kill -CONT "
+                    f"{worker.pid}' continues it, and with a deadline it would be given up",
+                    FedmefWarning,
+                    stacklevel=2,
+                )
+
+    def _welcome(self, worker: Worker, *, first: bool = False) -> None:
+        """A replacement may die of what the worker before it died of: there is another, a few times.
+
+        One of the first is replaced if it was killed; what else is wrong with it is wrong with all.
+        """
         try:
             _become_ready(worker)
             self._failed_starts = 0
         except FedmefError:
             self._failed_starts += 1
-            if self._failed_starts > RESTARTS:
+            if self._failed_starts > RESTARTS or (first and not worker.was_killed):
                 raise
             self._replace(worker)
 

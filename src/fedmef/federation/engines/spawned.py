@@ -5,7 +5,6 @@ It is spawned, not forked (OpenMP does not survive a fork), and reads the data m
 
 import multiprocessing
 import os
-import shutil
 import struct
 import traceback
 from multiprocessing import resource_tracker
@@ -19,7 +18,15 @@ from fedmef.device.measured import measured
 from fedmef.device.resident import give_back_freed_memory
 from fedmef.errors import FedmefError
 from fedmef.experiment.settings import Experiment
-from fedmef.federation.engines.worker import KILLED, ONE_THREAD, Answer, Worker, blocked_signals
+from fedmef.federation.engines.scratch import remove_scratch
+from fedmef.federation.engines.worker import (
+    KILLED,
+    ONE_THREAD,
+    SECONDS_TO_DIE,
+    Answer,
+    Worker,
+    blocked_signals,
+)
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.wire.container import MAXIMUM_BYTES
 from fedmef.wire.store import Store
@@ -62,6 +69,16 @@ class SpawnedWorker(Worker):
         seconds, peak_memory = MEASURED.unpack_from(answer, 1)
         return Answer(answer[1 + MEASURED.size :], seconds, peak_memory)
 
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    @property
+    def was_killed(self) -> bool:
+        self.process.join(SECONDS_TO_DIE)
+        return (self.process.exitcode or 0) < 0
+
     def kill(self) -> None:
         self.process.kill()
 
@@ -100,7 +117,7 @@ def work(connection: Connection, experiment: Experiment, data: Path, store: Stor
             device = int.from_bytes(connection.recv_bytes(), "little")
             connection.send_bytes(_answer(fleet, device, connection.recv_bytes()))
     except (EOFError, OSError):
-        shutil.rmtree(scratch, ignore_errors=True)  # the parent is done; if it was killed, it could not
+        remove_scratch(scratch)  # the parent is done; if it was killed, it could not
 
 
 def _could_not_start(error: Exception) -> Lost:

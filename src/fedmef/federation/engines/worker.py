@@ -1,5 +1,6 @@
 """A worker process as the engine sees it: it stands for one device at a time, and may die or hang."""
 
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from fedmef.device.lost import Lost
 from fedmef.runs.signals import SIGNALS
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", THREADS: "1"}  # workers with all cores each are slower
+SECONDS_TO_DIE = 2.0  # of a process whose pipe is closed
 KILLED = "killed, or out of memory (fewer workers need less)"
 
 
@@ -29,11 +31,15 @@ class Worker(ABC):
     Attributes:
         ready: it has said that it can train.
         device: which one it stands for, if it does; `due` is when that must have answered.
+        stopped_since: when it was first seen stopped, as SIGSTOP does, if it is.
+        reported: somebody was told of it.
     """
 
     ready: bool = False
     device: int | None = None
     due: float | None = None
+    stopped_since: float | None = None
+    reported: bool = False
 
     @property
     @abstractmethod
@@ -56,6 +62,25 @@ class Worker(ABC):
     @abstractmethod
     def receive(self) -> Answer | Lost | None:
         """What there is to read; None when more is to come. Raises `EOFError` or `OSError` for the dead."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """Of the process."""
+
+    @property
+    @abstractmethod
+    def was_killed(self) -> bool:
+        """Whether a process that is gone was ended by a signal: another one may do better."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped, and will say nothing until somebody continues it."""
+        try:  # nothing is taken away from whoever waits for its end
+            found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except (ChildProcessError, AttributeError):  # gone; or a system that cannot tell
+            return False
+        return found is not None and found.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED)
 
     @abstractmethod
     def kill(self) -> None:

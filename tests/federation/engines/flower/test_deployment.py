@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedmef.runs.directory import Run
 from scripts.deploy_demo import INSIDE, Deployment, demonstrate, wait_until
 from scripts.stranger import Stranger, listening, outside
 
@@ -24,8 +25,8 @@ pytestmark = [
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "runs" / "flower" / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    run = folder / "runs" / "flower"
+    return [record.model_dump() for record in Run.open(run).rounds] if run.exists() else []
 
 
 def test_two_registered_devices_train_and_a_stranger_is_refused(tmp_path: Path) -> None:

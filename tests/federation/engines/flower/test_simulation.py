@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmef.runs.directory import Run
+
 SETTINGS = {
     "devices": 10,
     "devices_per_round": 5,
@@ -38,10 +40,9 @@ def test_flower_ends_in_the_same_bits_as_inline(tmp_path: Path) -> None:
     inline, flower = (tmp_path / engine for engine in ("inline", "flower"))
     assert (flower / "model.safetensors").read_bytes() == (inline / "model.safetensors").read_bytes()
     assert json.loads((flower / "summary.json").read_text())["adjustments"] == 2
-    records = [json.loads(line) for line in (flower / "metrics.jsonl").read_text().splitlines()]
-    for record in records:
-        assert [report["device"] for report in record["device_reports"]] == record["devices"]
-        assert sum(report["bytes_up"] for report in record["device_reports"]) == record["bytes_up"]
+    for record in Run.open(flower).rounds:
+        assert [report.device for report in record.device_reports] == record.devices
+        assert sum(report.bytes_up for report in record.device_reports) == record.bytes_up
 
 
 @pytest.mark.slow
