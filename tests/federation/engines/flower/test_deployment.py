@@ -1,6 +1,5 @@
 """A SuperLink and SuperNodes as real processes on the loopback, with TLS and node authentication."""
 
-import json
 import os
 import re
 import shutil
