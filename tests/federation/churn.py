@@ -32,7 +32,7 @@ from tests.federation.small import digest
 
 DEADLINE = 15.0
 STARVED = 0.02
-SETTLED, EARLY = 3.0, 0.1  # seconds until a worker is disturbed as often as any other, and how often before
+LOADED, EARLY = 32_000_000, 0.05  # bytes of a worker that has started, and how often one is disturbed before
 PAUSES = (0.2, 2.0)  # seconds between two disturbances
 SETTINGS: dict[str, Any] = {
     "devices": 20,
@@ -70,7 +70,6 @@ class Churn:
         self.rounds = rounds
         self.chance = random.Random(seed)
         self.stopped: set[int] = set()
-        self.seen: dict[int, float] = {}
         self.done: Counter[str] = Counter()
         self.samples: list[Sample] = []
         self.begun = time.monotonic()
@@ -102,12 +101,10 @@ class Churn:
         for process in list(self.stopped):
             if self.chance.random() < 0.05:
                 self._continue(process)
-        now = time.monotonic()
-        self.seen = {process: self.seen.get(process, now) for process in self.workers()}
         workers = [
             process
-            for process, since in self.seen.items()
-            if process not in self.stopped and (now - since > SETTLED or self.chance.random() < EARLY)
+            for process in self.workers()
+            if process not in self.stopped and (resident(process) > LOADED or self.chance.random() < EARLY)
         ]
         if not workers:
             return
