@@ -11,11 +11,14 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load
 
+from fedmef.errors import UserError
 from fedmef.exports.files import FORMATS, exported
 from fedmef.nn.densify import densify
 from fedmef.nn.module import NetworkModule, load_state
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model
+from fedmef.sparsity.network import INPUT, Input, Network
+from fedmef.sparsity.operations import Opaque
 from tests.nn.prepared import exported as described
 from tests.nn.prepared import prepared
 
@@ -65,6 +68,14 @@ def test_safetensors_has_plain_weights_and_says_how_images_are_normalised(
     batch = torch.from_numpy(((images / 255 - mean) / std).astype(np.float32))
     with torch.no_grad():
         assert np.abs(plain(batch).numpy() - logits).max() < 1e-4
+
+
+def test_what_only_its_own_code_can_execute_is_refused() -> None:
+    steps = (Opaque(name="own", inputs=(INPUT,), description="Attention", shape=(10,)),)
+    network = Network(Input((1, 4, 4), (0.5,), (0.5,)), steps)
+    for kind in FORMATS:
+        with pytest.raises(UserError, match=r"own code .* \(Attention\).*fedmef\.densify"):
+            exported(Model(network, {}), kind)
 
 
 def test_the_same_model_gives_the_same_file(model: Model) -> None:

@@ -5,7 +5,6 @@ import onnxruntime
 import pytest
 import torch
 
-from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
 from fedmef.exports.onnx import onnx_model
 from fedmef.nn.densify import dense_model
@@ -18,7 +17,6 @@ from fedmef.sparsity.operations import (
     AveragePool,
     Flatten,
     MaxPool,
-    Opaque,
     Operation,
     ReLU,
 )
@@ -99,9 +97,3 @@ def test_a_sparse_network_is_a_small_file() -> None:
     weights = sum(layer.size for layer in model.network.layers.values())
     content = onnx_model(dense_model(model)).SerializeToString()
     assert len(content) < 0.4 * 4 * weights
-
-
-def test_what_only_its_own_code_can_execute_is_refused() -> None:
-    steps = (Opaque(name="own", inputs=(INPUT,), description="Attention", shape=(10,)),)
-    with pytest.raises(UserError, match=r"'own' \(Attention\).*torch\.onnx\.export"):
-        onnx_model(Model(Network(Input((1, 4, 4), (0.5,), (0.5,)), steps), {}))

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from fedmef.cli.common import AsJson
+from fedmef.cli.common import AllowCode, AsJson, say
 from fedmef.cli.plain_help import command_app
 from fedmef.federation.prediction import predict_files
 from fedmef.runs.directory import Run
@@ -19,6 +19,7 @@ def predict(
         list[Path], typer.Argument(metavar="IMAGE...", help="Image files; any size, they are resized.")
     ],
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many classes to name.")] = 1,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Name the most likely classes of images, by a finished run's model.
@@ -26,7 +27,7 @@ def predict(
     It needs no data set, and no code of its model.
     """
     run = Run.open(directory)
-    probabilities = predict_files(run, images)
+    probabilities = predict_files(run, images, allow_code=allow_code)
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     if as_json:
         rows = [
@@ -37,7 +38,7 @@ def predict(
         return
     for image, row, chosen in zip(images, probabilities, best, strict=True):
         named = ", ".join(f"class {number} ({row[number]:.1%})" for number in chosen)
-        typer.echo(f"{image}: {named}")
+        say(f"{image}: {named}")
 
 
 app = command_app(predict)

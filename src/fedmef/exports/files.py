@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from fedmef.errors import NotInstalledError
+from fedmef.errors import NotInstalledError, UserError
 from fedmef.nn.densify import dense_model
 from fedmef.nn.module import NetworkModule, load_state
 from fedmef.sparsity.model import Model
@@ -25,7 +25,12 @@ SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torchscript": ".pt", "safetenso
 
 
 def exported(model: Model, kind: Format) -> bytes:
-    """A file's content."""
+    """A file's content; raises `UserError` for a network that only its own code can execute."""
+    if model.network.opaque is not None:
+        raise UserError(
+            f"only its own code can execute this network ({model.network.opaque.description}): "
+            "use fedmef.densify(fedmef.load(RUN, allow_code=True)) and PyTorch's own export"
+        )
     makers: dict[Format, Callable[[Model], bytes]] = {
         "onnx": _onnx,
         "torchscript": _torchscript,

@@ -40,14 +40,7 @@ SPARSE_BELOW = 1 / 3  # a value that is not 0 takes 12 bytes, one that may be 0 
 
 def onnx_model(dense: Model) -> onnx.ModelProto:
     """The file's content, from a model without sparse layers (`fedmef.nn.densify.dense_model`)."""
-    if dense.network.opaque is not None:
-        opaque = dense.network.opaque
-        raise UserError(
-            f"this network cannot be written as ONNX: only its own code can execute '{opaque.name}' "
-            f"({opaque.description}); use torch.onnx.export on fedmef.densify(fedmef.load(RUN))"
-        )
-    graph = _Graph(dense.network, dense.state)
-    return graph.model()
+    return _Graph(dense.network, dense.state).model()
 
 
 class _Graph:

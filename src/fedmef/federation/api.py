@@ -1,6 +1,6 @@
 """What a user calls: run an experiment, resume a run, load or evaluate its model. All checks happen here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
+from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
 from fedmef.federation.evaluation import Score, evaluate
 from fedmef.federation.loop import federate
@@ -26,7 +27,7 @@ from fedmef.federation.preparation import (
     prepare,
 )
 from fedmef.federation.simulated.fleet import Fleet
-from fedmef.runs.directory import CONFIG, Run
+from fedmef.runs.directory import Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
 from fedmef.runs.signals import stop_on_signals
@@ -146,7 +147,7 @@ def _resume(
     needs_model = done == 0 or directory.network.opaque is not None
     needed = {"method": True, "dataset": dataset is None, "model": needs_model}
     asked = (field for field, need in needed.items() if need and field not in changes)
-    _check_consent(directory, asked, allow_code)
+    check_consent(directory, asked, allow_code)
     if needs_model:
         check_names(executed)
     else:
@@ -195,7 +196,7 @@ def load(path: Path | str, *, allow_code: bool = False) -> "nn.Module":
     directory = Run.open(Path(path))
     model = directory.model()
     if model.network.opaque is not None:
-        _check_consent(directory, ("model", "method"), allow_code)
+        check_consent(directory, ("model", "method"), allow_code)
         check_network(directory.experiment)
         module = own_module(directory.experiment, model.network)
     else:
@@ -212,7 +213,7 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     """
     model = directory.model()
     own_network = ("model", "method") if model.network.opaque is not None else ()
-    _check_consent(directory, ("dataset", *own_network), allow_code)
+    check_consent(directory, ("dataset", *own_network), allow_code)
     dataset = open_dataset(directory.experiment)
     _check_data(model.network, dataset)
     # What executed the run, unless it is not here: another backend answers the same, up to rounding.
@@ -251,17 +252,6 @@ def _fleet(prepared: Prepared, path: Path, elsewhere: bool) -> Fleet:
     if elsewhere:
         return Fleet(prepared.experiment, prepared.dataset, [], store)
     return Fleet.build(prepared.experiment, prepared.dataset, store)
-
-
-def _check_consent(directory: Run, fields: Iterable[str], allow_code: bool) -> None:
-    """Raise `UserError` when a directory's own words would decide what code is run here."""
-    if allow_code or not (code := directory.code(sorted(fields))):
-        return
-    named = ", ".join(f"{field} = '{name}'" for field, name in code.items())
-    raise UserError(
-        f"{directory.path / CONFIG} names code that this would run: {named}; if you trust it, allow it with "
-        "--allow-code (allow_code=True)"
-    )
 
 
 def _check_data(network: Network, dataset: Dataset) -> None:

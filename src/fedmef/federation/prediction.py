@@ -8,14 +8,17 @@ from numpy.typing import NDArray
 
 from fedmef.device.backend import backend_for
 from fedmef.device.own_data import decoded_pixels
+from fedmef.federation.consent import check_consent
 from fedmef.runs.directory import Run
 
 BATCH_SIZE = 64
 
 
-def predict_files(run: Run, files: Sequence[Path]) -> NDArray[np.float64]:
+def predict_files(run: Run, files: Sequence[Path], *, allow_code: bool = False) -> NDArray[np.float64]:
     """The probability of every class [files, classes]; images are resized to what the network takes."""
     model = run.model()
+    if model.network.opaque is not None:
+        check_consent(run, ("model", "method"), allow_code)
     experiment = run.experiment.model_copy(update={"backend": "auto"})
     backend = backend_for(experiment, model.network)
     backend.load(model.state)
