@@ -19,8 +19,10 @@ from fedmef.federation.server import Server
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.methods import Extras, Update
 from fedmef.runs.records import DeviceReport, Failed, Round
+from fedmef.sparsity.arrays import Array
 from fedmef.wire.broadcast import NETWORK as SENT_NETWORK
-from fedmef.wire.container import MESSAGE_VERSION, decode
+from fedmef.wire.checksum import UNSET
+from fedmef.wire.container import MESSAGE_VERSION, checksum_of, decode
 from fedmef.wire.job import read_job
 from fedmef.wire.store import Store
 from fedmef.wire.update import encode_update
@@ -80,8 +82,12 @@ class Scripted:
 
 
 def honest(device: int, message: bytes) -> bytes:
-    weights = {name: a_state()[name] for name in NETWORK.floats}
-    return encode_update(Update(device, 10, 0.5, weights, Extras()), NETWORK)
+    return answer_of(device, message, {name: a_state()[name] for name in NETWORK.floats})
+
+
+def answer_of(device: int, message: bytes, weights: dict[str, Array], samples: int = 10) -> bytes:
+    answers = checksum_of(message) if message else UNSET  # both are of the same length
+    return encode_update(Update(device, samples, 0.5, weights, Extras(), 2, answers), NETWORK)
 
 
 def collected(answer: Answer, **settings: Any) -> tuple[Collected, Scripted]:
@@ -195,7 +201,7 @@ def test_a_fault_of_the_code_hits_all_devices_and_shows_its_traceback() -> None:
 def test_training_that_diverges_everywhere_is_no_fault_of_devices() -> None:
     def diverged(device: int, message: bytes) -> bytes:
         weights = {name: np.full_like(a_state()[name], np.nan) for name in NETWORK.floats}
-        return encode_update(Update(device, 10, 0.5, weights, Extras()), NETWORK)
+        return answer_of(device, message, weights)
 
     with pytest.raises(FedmefError, match=r"round 3: .*diverged; lower learning_rate \(now 0\.3\)"):
         collected(diverged)
@@ -263,7 +269,12 @@ def test_a_broken_device_that_is_alone_in_a_round_is_replaced_by_another(
     ]
 
 
-PRIVATE: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "adjust_until": 0}
+PRIVATE: dict[str, Any] = {
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "adjust_until": 0,
+    "noise_source": "seed",
+}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from fedmef.wire.update import decode_update, encode_update
 
 PLAIN = Job(method="any", round=4, seed=0, learning_rate=0.25, initial_rate=0.5)
 ADJUSTS = Job(method="any", round=4, seed=0, learning_rate=0.25, initial_rate=0.5, adjustment_rate=0.4)
-MOST_SAMPLES = 1000
+MESSAGE = "f" * 32  # checksum of what the devices were sent
 Change = Callable[[dict[str, Array], dict[str, Any]], object]
 
 
@@ -82,13 +82,14 @@ def honest_answer(method: str, job: Job, device: int = 7) -> bytes:
     model = fresh(method)
     withheld = find_method(method)().withheld(model.network)
     weights = {name: model.state[name] for name in model.network.floats if name not in withheld}
-    update = Update(device, 100, 0.5, weights, extras(method, model, job))
+    update = Update(device, 100, 0.5, weights, extras(method, model, job), job.round, MESSAGE)
     return encode_update(update, model.network)
 
 
 def server_and_answer(method: str, job: Job, device: int = 7) -> tuple[Server, bytes]:
-    checks = UpdateChecks(MOST_SAMPLES, largest_norm=50.0)
+    checks = UpdateChecks(largest_norm=50.0)
     server = Server(Experiment(method=method, sparsity=0.5), fresh(method), checks)
+    server.sent = dict.fromkeys(range(10), MESSAGE)
     return server, honest_answer(method, job, device)
 
 
@@ -125,7 +126,7 @@ def changed(method: str, job: Job, change: Change) -> bytes:
     [
         (lambda a, h: h.update(device=8), "says that it is device 8"),
         (lambda a, h: h.update(samples=0), "has 0 samples"),
-        (lambda a, h: h.update(samples=MOST_SAMPLES + 1), "has 1001 samples"),
+        (lambda a, h: h.update(answers="e" * 32, round=2), "another message than it was sent, of round 3"),
         (lambda a, h: h.update(samples=10**400), "samples is no number"),
         (lambda a, h: h.update(loss="nan"), "loss that is not finite"),
         (lambda a, h: h.pop("samples"), "not a device's update"),
@@ -220,6 +221,7 @@ def test_without_bounds_any_number_of_samples_and_any_norm_will_do() -> None:
         arrays["weights/3.values"] = arrays["weights/3.values"] + np.float32(1e4)
 
     server = Server(Experiment(method="fedmef", sparsity=0.5), fresh("fedmef"), UpdateChecks())
+    server.sent = {7: MESSAGE}
     (update,), rejections = server.check({7: changed("fedmef", PLAIN, more)}, PLAIN)
     assert (update.samples, rejections) == (10**9, [])
 
@@ -280,7 +282,9 @@ def rewrite(answer: bytes, chance: random.Random) -> bytes:
         lambda: arrays.update({name: _other_type(arrays[name], chance)}),
         lambda: arrays.update({name: _not_finite(arrays[name], chance)}),
         lambda: header.update(device=chance.choice((-1, 8, 10**30, "seven", None, [], 7.5e300))),
-        lambda: header.update(samples=chance.choice((0, -5, 10**30, "x", None, {}, MOST_SAMPLES + 1))),
+        lambda: header.update(samples=chance.choice((0, -5, 10**30, "x", None, {}))),
+        lambda: header.update(round=chance.choice((-1, 10**30, "x", None, []))),
+        lambda: header.update(answers=chance.choice(("", "e" * 32, "x", None, [], 10**30))),
         lambda: header.update(loss=chance.choice(("nan", "inf", "x", None, []))),
         lambda: header.pop(chance.choice(sorted(header))),
         header.clear,

@@ -77,7 +77,7 @@ def run(
     with stop_on_signals() as stop, start(fleet) as engine:
         network = prepared.model.network
         directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere)
-        return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
+        return federate(directory, prepared, engine, watchers, stop, samples=fleet.samples)
 
 
 def resume(
@@ -148,7 +148,7 @@ def resume(
             stop,
             first_round=first_round,
             ledger=ledger,
-            most_samples=fleet.most_samples,
+            samples=fleet.samples,
         )
 
 

@@ -19,7 +19,7 @@ from fedmef.sparsity.arrays import Array
 from fedmef.wire.checksum import UNSET, is_intact, stamp
 
 FILE_VERSION = 4
-MESSAGE_VERSION = 5
+MESSAGE_VERSION = 6
 MAXIMUM_BYTES = 2**32
 MAXIMUM_HEADER_BYTES = 2**20
 
@@ -48,6 +48,12 @@ def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Array
         return load(message), header
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError) as error:
         raise MessageError(f"not a safetensors message: {error}") from error
+
+
+def checksum_of(message: bytes) -> str:
+    """What tells a message from all others: its checksum, as it says; `decode` looks whether that is so."""
+    checksum = read_header(message, MESSAGE_VERSION).get("checksum")
+    return checksum if isinstance(checksum, str) else ""
 
 
 def read_header(message: bytes, readable: int) -> Header:
