@@ -60,7 +60,7 @@ class Scripted:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.sent: list[Mapping[int, bytes]] = []
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         self.sent.append(messages)
@@ -185,6 +185,77 @@ def test_a_device_that_failed_is_not_believed_to_hold_anything() -> None:
         sent = engine.sent[0].values()
         brought.append([SENT_NETWORK in decode(message, MESSAGE_VERSION)[0] for message in sent])
     assert brought == [[True] * 3, [False] * 3, [True, True, False], [False] * 3]
+
+
+class Boastful(Scripted):
+    """The first device says what no device can say."""
+
+    def __init__(self, answer: Answer, report: DeviceReport | Failed) -> None:
+        super().__init__(answer)
+        self.report = report
+
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        answers = super().train(messages)
+        self.reports[0] = self.report
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (Failed(device=1, reason="no such seconds"), "no such seconds"),
+        (
+            DeviceReport(device=1, seconds=1e9, peak_memory=1, bytes_down=1, bytes_up=1),
+            "its report of itself is left out: more seconds than it was waited for",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_is_named_and_the_update_used(
+    report: DeviceReport | Failed, reason: str
+) -> None:
+    experiment = Experiment(method="fedavg", devices=3, devices_per_round=3)
+    server = Server(experiment, a_model())
+    result = collect(experiment, server.job(0), server, Boastful(honest, report))
+    assert [update.device for update in result.updates] == [0, 1, 2]
+    assert [kept.device for kept in result.reports] == [1, 2]  # not that of the first
+    assert result.doubted == [Failed(device=1, attempt=0, reason=reason)]
+    assert (result.lost, result.rejected) == ([], [])
+
+
+def test_a_reason_of_characters_that_no_file_can_have_stops_nobody() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+
+    def answer(device: int, message: bytes) -> bytes | Lost:
+        return Lost.from_text("\ud800 gone") if device == first else honest(device, message)
+
+    (lost,) = collected(answer)[0].lost
+    assert lost.reason == "? gone"
+    assert lost.model_dump_json()
+
+
+def claiming(samples: Mapping[int, int]) -> Answer:
+    weights = {name: a_state()[name] for name in NETWORK.floats}
+    return lambda device, message: answer_of(device, message, weights, samples.get(device, 10))
+
+
+def test_samples_that_nobody_can_have_count_for_the_median() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+    result, _ = collected(claiming({first: 500}))
+    assert [update.samples for update in result.updates] == [10, 10, 10]
+    said = "says that it has 500 samples, and counts for 10"
+    assert result.doubted == [Failed(device=first, attempt=0, reason=said)]
+    assert [update.samples for update in collected(claiming({first: 100}))[0].updates] == [100, 10, 10]
+    limited, _ = collected(claiming({first: 100}), max_samples=99)
+    assert [update.samples for update in limited.updates] == [10, 10, 10]
+
+
+def test_absurd_claims_of_samples_cost_the_update_and_name_the_device() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+    result, _ = collected(claiming({first: 2**47}))
+    assert [update.device for update in result.updates] == result.devices[1:]
+    (failed,) = result.rejected
+    assert (failed.device, failed.attempt) == (first, 0)
+    assert "and no more than 1,000 are plausible (max_samples_ratio = 10)" in failed.reason
 
 
 def raising(device: int, message: bytes) -> Lost:
