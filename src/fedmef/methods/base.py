@@ -143,7 +143,7 @@ class Method:
         if type(self).check is Method.check:
             return 0
         layers = model.network.sparse_layers.values()
-        return sum(layer.size * np.dtype(layer.dtype).itemsize + mask_bytes(layer) for layer in layers)
+        return sum(sparse_bytes(layer, layer.size) for layer in layers)
 
     def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """The server's half: make the devices' average the global model."""
@@ -154,9 +154,14 @@ class Method:
         return None
 
 
-def mask_bytes(layer: Layer, count: int | None = None) -> int:
-    """No code of a layer's mask, or of so many of its positions, takes more."""
-    return most_code_bytes(layer.size if count is None else count, layer.filters, layer.filter_size)
+def mask_bytes(layer: Layer, count: int) -> int:
+    """No code of so many positions of a layer takes more."""
+    return most_code_bytes(count, layer.filters, layer.filter_size)
+
+
+def sparse_bytes(layer: Layer, count: int) -> int:
+    """The same, with a value for each."""
+    return count * np.dtype(layer.dtype).itemsize + mask_bytes(layer, count)
 
 
 def adjustment_schedule(experiment: "Experiment") -> AdjustmentSchedule:

@@ -55,7 +55,8 @@ class FedDST(FedTiny):
 
     def extra_bytes(self, model: Model, job: Job) -> int:
         """The masks, in adjustment rounds."""
-        return sum(map(mask_bytes, model.network.sparse_layers.values())) if job.adjusts else 0
+        layers = model.network.sparse_layers if job.adjusts else {}
+        return sum(mask_bytes(layer, model.values(name).size) for name, layer in layers.items())
 
     def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """The average; weights whose masks the devices have changed wait for `adjust`."""

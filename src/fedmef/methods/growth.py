@@ -10,8 +10,8 @@ from fedmef.methods.base import (
     Rules,
     adjustable_layers,
     expect_extras,
-    mask_bytes,
     sample_weights,
+    sparse_bytes,
 )
 from fedmef.sparsity.adjustment import adjustment_count, drop_and_grow, weakest
 from fedmef.sparsity.arrays import Bits, Integers
@@ -96,10 +96,8 @@ def check_growth(model: Model, update: Update, rate: float) -> None:
 def growth_bytes(model: Model, rate: float) -> int:
     """What the scores of one device take at most."""
     layers = model.network.sparse_layers
-    return sum(
-        count * np.dtype(layers[name].dtype).itemsize + mask_bytes(layers[name], count)
-        for name, count in adjustment_counts(model, rate).items()
-    )
+    counts = adjustment_counts(model, rate)
+    return sum(sparse_bytes(layers[name], count) for name, count in counts.items())
 
 
 def _checked_scores(update: Update, name: str, model: Model) -> GrowthScores:
