@@ -10,12 +10,15 @@ import pytest
 
 import fedmef
 from fedmef.data import Dataset
+from fedmef.device.choice import missing_kernels
 from fedmef.experiment.faults import LIES
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.preparation import open_dataset
 from fedmef.federation.simulated.fleet import Fleet, partition
 from fedmef.runs.directory import Run
-from tests.federation.small import TINY, digest
+from tests.federation.small import TINY, digest, steady
+
+needs_kernels = pytest.mark.skipif(bool(missing_kernels()), reason="the native kernels are not built")
 
 SETTINGS: dict[str, Any] = {
     "width": 8,
@@ -111,6 +114,17 @@ def test_a_liar_among_few_stops_nobody(tmp_path: Path, devices: int, kind: str) 
     assert {failed.device for failed in blamed} == {2}
     assert all("is plausible" in failed.reason for failed in blamed)
     assert all(np.isfinite(array).all() for name, array in run.model().state.items() if "mask" not in name)
+
+
+@needs_kernels
+def test_every_engine_names_the_same_liars_and_ends_in_the_same_bits(tmp_path: Path) -> None:
+    faults = "replay@0:2,replay@1:2,forge@1:1,huge@2:0,zeros@2:1,impostor@3:2"
+    settings = {**TINY, "devices": 4, "devices_per_round": 4, "rounds": 4, "faults": faults, "workers": 2}
+    inline = fedmef.run(Experiment(**settings), tmp_path / "inline")
+    assert named(inline) == [set(), {1, 2}, {0, 1}, {2}]
+    processes = fedmef.run(Experiment(**{**settings, "engine": "processes"}), tmp_path / "processes")
+    assert steady(processes) == steady(inline)
+    assert digest(processes.path) == digest(inline.path)
 
 
 @pytest.mark.parametrize("method", ["fedmef", "fedtiny", "feddst", "prunefl", "zerofl", "fedavg", "fl_pqsu"])

@@ -52,11 +52,11 @@ def implausible(
         allowed = ratio if kind == "weights" else MORE_FREEDOM * ratio
         most = min(max(allowed * typical, own), DIVERGED * own)
         for device, norm in norms.items():
-            if not norm <= most and device not in found:
+            if norm > most and device not in found:
                 found[device] = Implausible(
                     f"device {device} sent {kind} of norm {norm:.3g}: {reference} is {typical:.3g}, at most "
                     f"{most:.3g} is plausible (max_norm_ratio = {ratio:g})",
-                    diverged=not norm <= DIVERGED * own,
+                    diverged=norm > DIVERGED * own,
                 )
     return found
 
@@ -90,5 +90,7 @@ def _own_norm(model: Model, sent: Mapping[str, Array], role: str) -> float:
 
 
 def _norm(arrays: Iterable[Array]) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):  # infinite, or not a number: no bound allows either
-        return math.sqrt(sum(float(np.square(array).sum()) for array in arrays))
+    """Infinite for what is not a number, which no median could be taken of."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = sum(float(np.square(array).sum()) for array in arrays)
+    return math.inf if math.isnan(squares) else math.sqrt(squares)
