@@ -35,7 +35,7 @@ from fedmef.errors import FedmefError, Interrupted
 from fedmef.experiment.files import read_experiment
 from fedmef.federation.api import resume, run
 from fedmef.federation.engines.base import Lost
-from fedmef.runs.records import DeviceReport, Round
+from fedmef.runs.records import DeviceReport, Failed, Round
 from fedmef.runs.watchers import Watcher
 from fedmef.wire.container import MAXIMUM_BYTES
 from fedmef.wire.files import read_bounded
@@ -45,7 +45,7 @@ class CommandEngine:
     """Carries messages by a command. What a device costs, nobody tells: there are no reports."""
 
     def __init__(self, command: str, deadline: float | None = None) -> None:
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
         self._command = command
         self._deadline = deadline
         self._running: set[subprocess.Popen[bytes]] = set()

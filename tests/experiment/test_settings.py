@@ -80,6 +80,14 @@ def test_a_third_of_the_devices_must_answer_by_default() -> None:
         make_experiment({"min_devices": 11})
 
 
+@pytest.mark.parametrize("name", ["max_norm_ratio", "max_samples_ratio"])
+def test_the_median_of_a_round_is_never_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} = 0.5: must be 0, or at least 1"):
+        make_experiment({name: 0.5})
+    assert getattr(make_experiment({name: 0.0}), name) == 0
+    assert getattr(make_experiment({name: 1.0}), name) == 1
+
+
 def test_a_folder_of_data_is_the_same_wherever_a_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,10 @@ from fedmef.federation.server import Server
 from fedmef.federation.simulated.fleet import Fleet
 from fedmef.methods import Extras, Update
 from fedmef.runs.records import DeviceReport, Failed, Round
+from fedmef.sparsity.arrays import Array
 from fedmef.wire.broadcast import NETWORK as SENT_NETWORK
-from fedmef.wire.container import MESSAGE_VERSION, decode
+from fedmef.wire.checksum import UNSET
+from fedmef.wire.container import MESSAGE_VERSION, checksum_of, decode
 from fedmef.wire.job import read_job
 from fedmef.wire.store import Store
 from fedmef.wire.update import encode_update
@@ -58,7 +60,7 @@ class Scripted:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.sent: list[Mapping[int, bytes]] = []
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         self.sent.append(messages)
@@ -80,8 +82,12 @@ class Scripted:
 
 
 def honest(device: int, message: bytes) -> bytes:
-    weights = {name: a_state()[name] for name in NETWORK.floats}
-    return encode_update(Update(device, 10, 0.5, weights, Extras()), NETWORK)
+    return answer_of(device, message, {name: a_state()[name] for name in NETWORK.floats})
+
+
+def answer_of(device: int, message: bytes, weights: dict[str, Array], samples: int = 10) -> bytes:
+    answers = checksum_of(message) if message else UNSET  # both are of the same length
+    return encode_update(Update(device, samples, 0.5, weights, Extras(), 2, answers), NETWORK)
 
 
 def collected(answer: Answer, **settings: Any) -> tuple[Collected, Scripted]:
@@ -181,6 +187,77 @@ def test_a_device_that_failed_is_not_believed_to_hold_anything() -> None:
     assert brought == [[True] * 3, [False] * 3, [True, True, False], [False] * 3]
 
 
+class Boastful(Scripted):
+    """The first device says what no device can say."""
+
+    def __init__(self, answer: Answer, report: DeviceReport | Failed) -> None:
+        super().__init__(answer)
+        self.report = report
+
+    def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
+        answers = super().train(messages)
+        self.reports[0] = self.report
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [
+        (Failed(device=1, reason="no such seconds"), "no such seconds"),
+        (
+            DeviceReport(device=1, seconds=1e9, peak_memory=1, bytes_down=1, bytes_up=1),
+            "its report of itself is left out: more seconds than it was waited for",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_is_named_and_the_update_used(
+    report: DeviceReport | Failed, reason: str
+) -> None:
+    experiment = Experiment(method="fedavg", devices=3, devices_per_round=3)
+    server = Server(experiment, a_model())
+    result = collect(experiment, server.job(0), server, Boastful(honest, report))
+    assert [update.device for update in result.updates] == [0, 1, 2]
+    assert [kept.device for kept in result.reports] == [1, 2]  # not that of the first
+    assert result.doubted == [Failed(device=1, attempt=0, reason=reason)]
+    assert (result.lost, result.rejected) == ([], [])
+
+
+def test_a_reason_of_characters_that_no_file_can_have_stops_nobody() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+
+    def answer(device: int, message: bytes) -> bytes | Lost:
+        return Lost.from_text("\ud800 gone") if device == first else honest(device, message)
+
+    (lost,) = collected(answer)[0].lost
+    assert lost.reason == "? gone"
+    assert lost.model_dump_json()
+
+
+def claiming(samples: Mapping[int, int]) -> Answer:
+    weights = {name: a_state()[name] for name in NETWORK.floats}
+    return lambda device, message: answer_of(device, message, weights, samples.get(device, 10))
+
+
+def test_samples_that_nobody_can_have_count_for_the_median() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+    result, _ = collected(claiming({first: 500}))
+    assert [update.samples for update in result.updates] == [10, 10, 10]
+    said = "says that it has 500 samples, and counts for 10"
+    assert result.doubted == [Failed(device=first, attempt=0, reason=said)]
+    assert [update.samples for update in collected(claiming({first: 100}))[0].updates] == [100, 10, 10]
+    limited, _ = collected(claiming({first: 100}), max_samples=99)
+    assert [update.samples for update in limited.updates] == [10, 10, 10]
+
+
+def test_absurd_claims_of_samples_cost_the_update_and_name_the_device() -> None:
+    first = choose_devices(Experiment(devices=6, devices_per_round=3), 2)[0]
+    result, _ = collected(claiming({first: 2**47}))
+    assert [update.device for update in result.updates] == result.devices[1:]
+    (failed,) = result.rejected
+    assert (failed.device, failed.attempt) == (first, 0)
+    assert "and no more than 1,000 are plausible (max_samples_ratio = 10)" in failed.reason
+
+
 def raising(device: int, message: bytes) -> Lost:
     return Lost(f"device {device} failed: out of coffee", traceback="Traceback: ...")
 
@@ -195,7 +272,7 @@ def test_a_fault_of_the_code_hits_all_devices_and_shows_its_traceback() -> None:
 def test_training_that_diverges_everywhere_is_no_fault_of_devices() -> None:
     def diverged(device: int, message: bytes) -> bytes:
         weights = {name: np.full_like(a_state()[name], np.nan) for name in NETWORK.floats}
-        return encode_update(Update(device, 10, 0.5, weights, Extras()), NETWORK)
+        return answer_of(device, message, weights)
 
     with pytest.raises(FedmefError, match=r"round 3: .*diverged; lower learning_rate \(now 0\.3\)"):
         collected(diverged)
@@ -263,7 +340,12 @@ def test_a_broken_device_that_is_alone_in_a_round_is_replaced_by_another(
     ]
 
 
-PRIVATE: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "adjust_until": 0}
+PRIVATE: dict[str, Any] = {
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "adjust_until": 0,
+    "noise_source": "seed",
+}
 
 
 @pytest.mark.parametrize(

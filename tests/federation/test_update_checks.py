@@ -3,8 +3,10 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,9 +14,11 @@ import torch
 from torch import nn
 
 from fedmef.experiment.settings import Experiment
+from fedmef.federation.preparation import prepare as prepare_run
 from fedmef.federation.server import Server
-from fedmef.federation.update_checks import UpdateChecks
-from fedmef.methods import Extras, Job, Update, find_method
+from fedmef.federation.simulated.fleet import Fleet
+from fedmef.federation.update_checks import UpdateChecks, largest_answer
+from fedmef.methods import Extras, Job, Method, Update, find_method
 from fedmef.methods.growth import adjustment_counts
 from fedmef.methods.zerofl import swat_layers
 from fedmef.nn.export import export_network, module_state
@@ -24,12 +28,15 @@ from fedmef.sparsity.arrays import Array, Integers
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import Input
 from fedmef.wire.container import MESSAGE_VERSION, decode, encode
+from fedmef.wire.schemes import Rule
 from fedmef.wire.sparse import encode_indices, encode_mask
+from fedmef.wire.store import Store
 from fedmef.wire.update import decode_update, encode_update
+from tests.federation.small import TINY
 
 PLAIN = Job(method="any", round=4, seed=0, learning_rate=0.25, initial_rate=0.5)
 ADJUSTS = Job(method="any", round=4, seed=0, learning_rate=0.25, initial_rate=0.5, adjustment_rate=0.4)
-MOST_SAMPLES = 1000
+MESSAGE = "f" * 32  # checksum of what the devices were sent
 Change = Callable[[dict[str, Array], dict[str, Any]], object]
 
 
@@ -82,13 +89,14 @@ def honest_answer(method: str, job: Job, device: int = 7) -> bytes:
     model = fresh(method)
     withheld = find_method(method)().withheld(model.network)
     weights = {name: model.state[name] for name in model.network.floats if name not in withheld}
-    update = Update(device, 100, 0.5, weights, extras(method, model, job))
+    update = Update(device, 100, 0.5, weights, extras(method, model, job), job.round, MESSAGE)
     return encode_update(update, model.network)
 
 
 def server_and_answer(method: str, job: Job, device: int = 7) -> tuple[Server, bytes]:
-    checks = UpdateChecks(MOST_SAMPLES, largest_norm=50.0)
+    checks = UpdateChecks(largest_norm=50.0)
     server = Server(Experiment(method=method, sparsity=0.5), fresh(method), checks)
+    server.sent = dict.fromkeys(range(10), MESSAGE)
     return server, honest_answer(method, job, device)
 
 
@@ -125,7 +133,7 @@ def changed(method: str, job: Job, change: Change) -> bytes:
     [
         (lambda a, h: h.update(device=8), "says that it is device 8"),
         (lambda a, h: h.update(samples=0), "has 0 samples"),
-        (lambda a, h: h.update(samples=MOST_SAMPLES + 1), "has 1001 samples"),
+        (lambda a, h: h.update(answers="e" * 32, round=2), "another message than it was sent, of round 3"),
         (lambda a, h: h.update(samples=10**400), "samples is no number"),
         (lambda a, h: h.update(loss="nan"), "loss that is not finite"),
         (lambda a, h: h.pop("samples"), "not a device's update"),
@@ -220,8 +228,82 @@ def test_without_bounds_any_number_of_samples_and_any_norm_will_do() -> None:
         arrays["weights/3.values"] = arrays["weights/3.values"] + np.float32(1e4)
 
     server = Server(Experiment(method="fedmef", sparsity=0.5), fresh("fedmef"), UpdateChecks())
+    server.sent = {7: MESSAGE}
     (update,), rejections = server.check({7: changed("fedmef", PLAIN, more)}, PLAIN)
     assert (update.samples, rejections) == (10**9, [])
+
+
+@pytest.mark.parametrize("scheme", get_args(Rule))
+@pytest.mark.parametrize("job", [PLAIN, ADJUSTS])
+@pytest.mark.parametrize("method", METHODS)
+def test_no_honest_answer_is_too_long(method: str, job: Job, scheme: Rule) -> None:
+    job = job if method != "fedavg" else PLAIN
+    model, part = fresh(method), find_method(method)()
+    update = decode_update(honest_answer(method, job), model.network)
+    assert len(encode_update(update, model.network, scheme=scheme)) <= largest_answer(part, model, job)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fl_pqsu", "fedmef", "feddst", "prunefl", "zerofl"])
+def test_the_largest_answer_is_not_much_larger_than_an_honest_one(tmp_path: Path, method: str) -> None:
+    """Of a network whose arrays take more than their names; ZeroFL's and FedDST's masks are coded well."""
+    experiment = Experiment(**{**TINY, "method": method, "width": 64, "rounds": 4})
+    prepared = prepare_run(experiment)
+    server = Server(prepared.experiment, prepared.model)
+    fleet = Fleet.build(prepared.experiment, prepared.dataset, Store(tmp_path))
+    for number in (0, 1):  # 1 adjusts
+        job = server.job(number)
+        answer = fleet.train(0, server.broadcast(job, [0])[0])
+        assert len(answer) <= largest_answer(server.method, server.model, job) < 2.5 * len(answer) + 10_000
+
+
+@pytest.mark.parametrize("job", [PLAIN, ADJUSTS])
+def test_an_answer_that_is_too_long_is_not_even_read(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, answer = server_and_answer("fedmef", job)
+    most = largest_answer(server.method, server.model, job)
+
+    def read(*_: object) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr("fedmef.federation.update_checks.decode_update", read)
+    _, (rejection,) = server.check({7: answer + bytes(most)}, job)
+    assert rejection.reason == f"device 7 sent {len(answer) + most:,} bytes, more than {most:,}"
+
+
+def test_extras_that_a_method_does_not_expect_have_no_room() -> None:
+    model = fresh("fl_pqsu")
+    assert find_method("fl_pqsu")().extra_bytes(model, PLAIN) == 0
+    assert find_method("zerofl")().extra_bytes(fresh("zerofl"), PLAIN) > 0
+
+
+def test_an_answer_to_another_message_is_a_replay() -> None:
+    server, answer = server_and_answer("fedmef", PLAIN)
+    server.broadcast(PLAIN, [7])
+    _, (rejection,) = server.check({7: answer}, PLAIN)
+    assert rejection.reason == "device 7 answers another message than it was sent, of round 5: a replay"
+    fresh_answer = replace(decode_update(answer, server.model.network), answers=server.sent[7])
+    assert server.check({7: encode_update(fresh_answer, server.model.network)}, PLAIN)[1] == []
+
+
+def test_the_servers_own_count_of_samples_goes_before_what_a_device_says() -> None:
+    _, answer = server_and_answer("fedmef", PLAIN)
+    update = decode_update(answer, fresh("fedmef").network)
+    checks = UpdateChecks(samples=[0, 0, 0, 0, 0, 0, 0, 40], samples_ratio=10.0)
+    (counted,), doubts = checks.weigh([update])
+    assert counted.samples == 40
+    assert doubts == {7: "says that it has 100 samples, and counts for 40"}
+    assert checks.weigh([replace(update, samples=40)])[1] == {}
+    assert checks.compare([replace(update, samples=4000)], Method(), fresh("fedmef"), PLAIN) == []
+    (absurd,) = checks.compare([replace(update, samples=4001)], Method(), fresh("fedmef"), PLAIN)
+    assert (absurd.device, absurd.diverged) == (7, False)
+
+
+def test_a_private_round_compares_nobody_with_others() -> None:
+    """Whether a device is there must not decide whether another one counts."""
+    private = Experiment(method="fedavg_sap", noise_multiplier=1.0, clip_norm=1.0)
+    checks = UpdateChecks.of(private)
+    assert (checks.norm_ratio, checks.samples_ratio) == (0, 0)
+    ordinary = UpdateChecks.of(Experiment(), [3, 4])
+    assert (ordinary.norm_ratio, ordinary.samples_ratio, ordinary.samples) == (20, 10, [3, 4])
 
 
 def flip(answer: bytes, chance: random.Random) -> bytes:
@@ -280,7 +362,9 @@ def rewrite(answer: bytes, chance: random.Random) -> bytes:
         lambda: arrays.update({name: _other_type(arrays[name], chance)}),
         lambda: arrays.update({name: _not_finite(arrays[name], chance)}),
         lambda: header.update(device=chance.choice((-1, 8, 10**30, "seven", None, [], 7.5e300))),
-        lambda: header.update(samples=chance.choice((0, -5, 10**30, "x", None, {}, MOST_SAMPLES + 1))),
+        lambda: header.update(samples=chance.choice((0, -5, 10**30, "x", None, {}))),
+        lambda: header.update(round=chance.choice((-1, 10**30, "x", None, []))),
+        lambda: header.update(answers=chance.choice(("", "e" * 32, "x", None, [], 10**30))),
         lambda: header.update(loss=chance.choice(("nan", "inf", "x", None, []))),
         lambda: header.pop(chance.choice(sorted(header))),
         header.clear,

@@ -8,9 +8,11 @@ from tests.runs.written import a_round
 from tests.small import small, write_run
 
 
-def page_with(folder: Path, lost: Sequence[Failed], rejected: Sequence[Failed]) -> str:
+def page_with(
+    folder: Path, lost: Sequence[Failed], rejected: Sequence[Failed], doubted: Sequence[Failed] = ()
+) -> str:
     run = write_run(folder / "run", small(), [0.5], epsilon=3.25)
-    record = a_round(0, lost=list(lost), rejected=list(rejected))
+    record = a_round(0, lost=list(lost), rejected=list(rejected), doubted=list(doubted))
     (run.path / "metrics.jsonl").write_text(record.model_dump_json())
     return write_report(read_runs([run.path]), folder / "report").read_text(encoding="utf-8")
 
@@ -24,6 +26,11 @@ def test_devices_that_failed_are_named_with_their_reason_and_nothing_becomes_mar
     assert "1 updates were lost and 1 rejected" in page
     assert '<td>1</td><td>3</td><td class="text">lost: dropped out</td>' in page  # the first round
     assert "rejected: &lt;script&gt;x&lt;/script&gt;" in page
+
+
+def test_devices_that_were_not_believed_in_everything_are_named_too(tmp_path: Path) -> None:
+    page = page_with(tmp_path, [], [], [failed(5, "says that it has 500 samples, and counts for 10")])
+    assert "doubted: says that it has 500 samples, and counts for 10" in page
 
 
 def test_a_long_list_is_cut(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from tests.runs.written import NETWORK, a_model, a_round, a_summary
 
 REPORT = DeviceReport(device=4, seconds=0.5, peak_memory=1000, bytes_down=30, bytes_up=20)
 LATE = Failed(device=5, attempt=0, reason="late")
+DOUBTED = Failed(device=4, attempt=1, reason="samples")
 WRONG = Failed(device=6, attempt=1, reason="wrong")
 
 
@@ -42,6 +43,7 @@ def what_happened(**changes: Any) -> Happened:
         devices=[4, 6],
         lost=[LATE],
         rejected=[WRONG],
+        doubted=[DOUBTED],
         reports=[REPORT],
         attempts=2,
         bytes_down=3000,
@@ -79,6 +81,7 @@ def test_every_field_of_a_round_is_taken_from_what_happened() -> None:
         ],
         "lost": [{"device": 5, "attempt": 0, "reason": "late"}],
         "rejected": [{"device": 6, "attempt": 1, "reason": "wrong"}],
+        "doubted": [{"device": 4, "attempt": 1, "reason": "samples"}],
         "attempts": 2,
         "epsilon": 3.5,
         "active_weights": 99,
@@ -230,6 +233,7 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
             (Round, "device_reports"),
             (Round, "dropped_newcomers"),
             (Round, "backend"),
+            (Round, "doubted"),
             (Summary, "backend"),
             (Summary, "backend_details"),
             (Summary, "numpy"),

@@ -57,6 +57,8 @@ HEADER = {
     "device": 1,
     "samples": 1,
     "loss": "0",
+    "round": 1,
+    "answers": "0" * 32,
 }
 
 

@@ -19,6 +19,7 @@ from fedmef.wire.schemes import (
     decode_positions,
     encode_positions,
     index_bits,
+    most_code_bytes,
     scheme_bits,
 )
 
@@ -120,6 +121,15 @@ def test_positions_come_back_in_every_scheme(scheme: Scheme, matrix: tuple[Integ
     positions, rows, columns = matrix
     decoded = decode_positions(encode_positions(positions, rows, columns, scheme), rows, columns)
     assert decoded.tolist() == positions.tolist()
+
+
+@pytest.mark.parametrize("scheme", POSITION_SCHEMES)
+@settings(max_examples=150, deadline=None)
+@given(matrix=matrices())
+def test_no_code_takes_more_than_the_bound(scheme: Scheme, matrix: tuple[Integers, int, int]) -> None:
+    positions, rows, columns = matrix
+    code = encode_positions(positions, rows, columns, scheme)
+    assert code.size <= most_code_bytes(positions.size, rows, columns)
 
 
 @pytest.mark.parametrize("scheme", ["bitmap", "coo", "csr", "csc"])

@@ -11,7 +11,7 @@ from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.masks import mask_from_positions
 from fedmef.wire.broadcast import encode_broadcast
-from fedmef.wire.container import MESSAGE_VERSION, decode, encode
+from fedmef.wire.container import MESSAGE_VERSION, checksum_of, decode, encode, read_header
 from fedmef.wire.floats import WireType, from_bfloat16, to_bfloat16
 from fedmef.wire.job import Job
 from fedmef.wire.schemes import Rule
@@ -21,7 +21,7 @@ from tests.sparsity.networks import random_model, sparse_network
 NETWORK = sparse_network()
 MODEL = random_model(NETWORK)
 WEIGHTS = {name: MODEL.state[name] for name in NETWORK.floats}
-HEADER = {"device": 0, "samples": 1, "loss": "0"}
+HEADER = {"device": 0, "samples": 1, "loss": "0", "round": 3, "answers": "0" * 32}
 JOB = Job(method="fedmef", round=3, seed=7, learning_rate=0.1, initial_rate=0.5)
 
 
@@ -52,6 +52,17 @@ def test_an_update_comes_back_and_never_repeats_the_mask() -> None:
         assert received.weights[name].dtype == np.float32
         assert np.array_equal(received.weights[name], array)
     assert not any("mask" in name for name in arrays_of(sent()))
+
+
+def test_an_update_says_which_message_it_answers() -> None:
+    message = encode_broadcast(MODEL, JOB)
+    answer = replace(update(), round=JOB.round, answers=checksum_of(message))
+    received = decode_update(encode_update(answer, NETWORK), NETWORK)
+    assert (received.round, received.answers) == (3, decode_checksum(message))
+
+
+def decode_checksum(message: bytes) -> object:
+    return read_header(message, MESSAGE_VERSION)["checksum"]
 
 
 @pytest.mark.parametrize("scheme", ["auto", "paper", "dense", "bitmap", "coo", "csr", "csc", "rice"])
@@ -164,6 +175,11 @@ def test_an_array_of_another_type_is_refused(name: str, array: Array) -> None:
         {"loss": "low"},
         {"loss": []},
         {"loss": None},
+        {"round": -1},
+        {"round": "3"},
+        {"answers": "0" * 31},
+        {"answers": 10**31},
+        {"answers": ["0"] * 32},
     ],
     ids=lambda wrong: ascii(wrong)[:30],
 )

@@ -11,6 +11,7 @@ from fedmef.experiment.randomness import derive_seed
 from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
 from fedmef.wire.broadcast import decode_broadcast
+from fedmef.wire.container import checksum_of
 from fedmef.wire.job import Job
 from fedmef.wire.store import Store
 from fedmef.wire.update import Update, encode_update
@@ -44,6 +45,7 @@ class Device:
 
     def train(self, message: bytes) -> bytes:
         """One round."""
+        answered = checksum_of(message)
         model, job = decode_broadcast(message, self.store, self.most_weights)
         del message  # where the caller has let go of it too, it is gone while the device trains
         method, network = self._method(job)(), model.network
@@ -59,7 +61,7 @@ class Device:
         loss, state = local.mean_loss(), backend.state()
         del local, backend  # if it is this device's own, it is gone before the answer takes memory
         weights = {name: state[name] for name in network.floats if name not in withheld}
-        update = Update(self.number, len(samples), loss, weights, extras)
+        update = Update(self.number, len(samples), loss, weights, extras, job.round, answered)
         return encode_update(update, network, scheme=job.wire_scheme, wire_dtype=job.wire_dtype)
 
     def _method(self, job: Job) -> type[Method]:

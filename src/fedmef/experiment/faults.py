@@ -1,4 +1,4 @@
-"""Injected faults as a setting: which devices fail in which round, and how; for tests.
+"""Injected faults as a setting: which devices fail or lie in which round, and how; for tests.
 
 Which device fails when derives from the seed alone, so every engine loses the same updates.
 """
@@ -11,7 +11,10 @@ from fedmef.errors import UserError
 from fedmef.experiment.randomness import generator_for
 from fedmef.wire.files import read_bounded
 
-KINDS = ("drop", "slow", "corrupt", "kill")
+# A liar's answer is well formed: weights of 0 with a thousand times its samples, of 1e30, of 3.4e38; growth
+# gradients of 1e30; its first answer again and again; the name of another device.
+LIES = ("zeros", "huge", "largest", "forge", "replay", "impostor")
+KINDS = ("drop", "slow", "corrupt", "kill", *LIES)
 FORM = (
     "write KIND=SHARE, or KIND@ROUND:DEVICE for one device in one round, with commas between them; "
     f"kinds are {', '.join(KINDS)}"

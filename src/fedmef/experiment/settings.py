@@ -120,6 +120,21 @@ class Experiment(BaseModel):
     max_update_norm: float | None = Field(
         default=None, gt=0, description="An update that changes more than this is rejected (default: none)."
     )
+    max_norm_ratio: float = Field(
+        default=20.0,
+        ge=0,
+        description="An update that changes more than so many times the round's median is rejected; 0: none.",
+    )
+    max_samples: int | None = Field(
+        default=None,
+        ge=1,
+        description="On a fleet: who claims more samples counts for the median (default: no limit).",
+    )
+    max_samples_ratio: float = Field(
+        default=10.0,
+        ge=0,
+        description="On a fleet: likewise who claims more than so many times the round's median; 0: any.",
+    )
     aggregation: Aggregation = Field(
         default="mean",
         description="How updates are combined; median and trimmed_mean tolerate malicious devices.",
@@ -132,6 +147,10 @@ class Experiment(BaseModel):
     )
     noise_multiplier: float = Field(
         default=0.0, ge=0, description="Client-level privacy: noise as a multiple of clip_norm."
+    )
+    noise_source: Literal["system", "seed"] = Field(
+        default="system",
+        description="Client-level privacy: noise that nobody can repeat, or, for tests, the seed's.",
     )
     delta: float = Field(default=1e-5, gt=0, lt=1, description="Client-level privacy: its delta.")
     faults: str = Field(
@@ -197,6 +216,13 @@ class Experiment(BaseModel):
         if 0 < multiplier < 0.01:
             raise ValueError("must be 0, or at least 0.01: so little noise protects nobody")
         return multiplier
+
+    @field_validator("max_norm_ratio", "max_samples_ratio")
+    @classmethod
+    def _the_median_itself_is_allowed(cls, ratio: float) -> float:
+        if 0 < ratio < 1:
+            raise ValueError("must be 0, or at least 1: less would leave out the median itself")
+        return ratio
 
     @field_validator("faults")
     @classmethod

@@ -82,7 +82,7 @@ def run(
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
         directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
-        return federate(directory, prepared, engine, watchers, stop, most_samples=fleet.most_samples)
+        return federate(directory, prepared, engine, watchers, stop, samples=fleet.samples)
 
 
 def resume(
@@ -182,7 +182,7 @@ def _resume(
             stop,
             first_round=first_round,
             ledger=ledger,
-            most_samples=fleet.most_samples,
+            samples=fleet.samples,
         )
 
 

@@ -1,5 +1,6 @@
 """Collecting a round's updates: a failed device costs only its own; if too few remain, others are asked."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,8 @@ from fedmef.runs.records import DeviceReport, Failed
 from fedmef.wire.job import Job
 from fedmef.wire.update import Update
 
+CLOCKS_DIFFER = 10.0  # seconds, at most, of what a device measures and of what is waited for it
+
 
 class DeviceError(Exception):
     """Carries a device's own traceback, for --debug."""
@@ -26,6 +29,7 @@ class Collected:
     Attributes:
         devices: those of the last attempt; `updates` are what can be used of theirs.
         lost, rejected: devices without an answer and with an unusable one, of all attempts.
+        doubted: devices whose update was used, though something that they said was not.
         reports: what the devices that answered measured of themselves, in all attempts.
         attempts: how often the round was tried.
         bytes_down, bytes_up: of all attempts.
@@ -35,6 +39,7 @@ class Collected:
     updates: list[Update] = field(default_factory=list)
     lost: list[Failed] = field(default_factory=list)
     rejected: list[Failed] = field(default_factory=list)
+    doubted: list[Failed] = field(default_factory=list)
     reports: list[DeviceReport] = field(default_factory=list)
     attempts: int = 0
     bytes_down: int = 0
@@ -53,7 +58,8 @@ def collect(experiment: Experiment, job: Job, server: Server, engine: Engine) ->
         tried |= set(collected.devices)
         answers = _ask(replace(job, attempt=attempt), server, engine, collected)
         received = {device: answer for device, answer in answers.items() if isinstance(answer, bytes)}
-        collected.updates, rejections = server.check(received, job)
+        updates, rejections = server.check(received, job)
+        collected.updates, doubts = server.checks.weigh(updates)
         error = _error_of_all(answers, rejections, job)
         if error is not None and (none_worked or _needs_no_proof(experiment, collected.devices)):
             raise error
@@ -65,6 +71,7 @@ def collect(experiment: Experiment, job: Job, server: Server, engine: Engine) ->
             server.missed(device)
         collected.lost += _named(lost, attempt)
         collected.rejected += _named(refused, attempt)
+        collected.doubted += _named(doubts, attempt)
         collected.bytes_up += sum(map(len, received.values()))
         if len(collected.updates) >= experiment.fewest_devices:
             return collected
@@ -84,8 +91,9 @@ def _ask(job: Job, server: Server, engine: Engine, collected: Collected) -> dict
     devices = collected.devices
     for _ in range(2):
         messages = server.broadcast(job, devices)
+        started = time.perf_counter()
         answers |= engine.train(messages)
-        collected.reports += engine.reports
+        _take_reports(engine, job.attempt, time.perf_counter() - started, collected)
         collected.bytes_down += sum(map(len, messages.values()))
         devices = [
             device for device, answer in answers.items() if isinstance(answer, Lost) and answer.needs_all
@@ -95,6 +103,18 @@ def _ask(job: Job, server: Server, engine: Engine, collected: Collected) -> dict
         if not devices:
             break
     return answers
+
+
+def _take_reports(engine: Engine, attempt: int, waited: float, collected: Collected) -> None:
+    """What the devices say of themselves, where that can be."""
+    for report in engine.reports:
+        if isinstance(report, Failed):
+            collected.doubted += _named({report.device: report.reason}, attempt)
+        elif report.seconds > waited + CLOCKS_DIFFER:
+            reason = "its report of itself is left out: more seconds than it was waited for"
+            collected.doubted += _named({report.device: reason}, attempt)
+        else:
+            collected.reports.append(report)
 
 
 def choose_devices(
@@ -145,6 +165,8 @@ def _error_of_all(
 
 
 def _named(reasons: Mapping[int, str], attempt: int) -> list[Failed]:
+    """For the record; a reason may be a stranger's, of characters that no file can have."""
     return [
-        Failed(device=device, attempt=attempt, reason=reason) for device, reason in sorted(reasons.items())
+        Failed(device=device, attempt=attempt, reason=reason.encode(errors="replace").decode())
+        for device, reason in sorted(reasons.items())
     ]

@@ -34,11 +34,11 @@ def federate(
     *,
     first_round: int = 0,
     ledger: Mapping[str, Array] | None = None,
-    most_samples: int | None = None,
+    samples: Sequence[int] | None = None,
 ) -> Run:
     """Run an experiment from a round on, with the model that it has then, to its end."""
     experiment, dataset = prepared.experiment, prepared.dataset
-    server = Server(experiment, prepared.model, UpdateChecks(most_samples, experiment.max_update_norm))
+    server = Server(experiment, prepared.model, UpdateChecks.of(experiment, samples))
     server.ledger.restore(ledger or {})
     backend = backend_for(experiment, prepared.model.network)
 

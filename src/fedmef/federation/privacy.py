@@ -6,9 +6,13 @@ McMahan et al. 2018, https://arxiv.org/abs/1710.06963. Each device is sampled in
     θ + (Σ_k clip(θ_k − θ, C) + N(0, z² C²)) / n        n = devices_per_round, whoever answered
 
 Adding or removing one device moves the sum by at most C; ε is Opacus' Rényi accountant's for such neighbours.
+Noise and sampling come from the system's randomness: the one thing in a run that its seed does not decide,
+unless `noise_source = "seed"` asks for it.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 import numpy as np
@@ -47,7 +51,10 @@ def check_private(experiment: Experiment) -> None:
 
 def sample_devices(experiment: Experiment, round_number: int) -> list[int]:
     """Each device joins with the probability `devices_per_round / devices`, whatever the others do."""
-    drawn = generator_for(experiment.seed, "devices", round_number).random(experiment.devices)
+    if experiment.noise_source == "system":  # who knows which devices joined can tell more of them
+        drawn = _system_uniform(experiment.devices)
+    else:
+        drawn = generator_for(experiment.seed, "devices", round_number).random(experiment.devices)
     return np.flatnonzero(drawn < _sampling_rate(experiment)).tolist()
 
 
@@ -62,11 +69,13 @@ def absorb_privately(
     assert experiment.clip_norm is not None
     # Weights of single precision cannot keep a small bound: differences stay in double.
     shares = [clip_share(update, sent, experiment.clip_norm) for update in updates]
-    generator = generator_for(experiment.seed, "noise", round_number)
+    normal: Callable[[tuple[int, ...]], Array] = _system_normal
+    if experiment.noise_source == "seed":
+        normal = generator_for(experiment.seed, "noise", round_number).standard_normal
     deviation = experiment.noise_multiplier * experiment.clip_norm
     for name, array in sent.items():
         before = array.astype(np.float64)
-        total = deviation * generator.standard_normal(before.shape)
+        total = deviation * normal(before.shape)
         for update, share in zip(updates, shares, strict=True):
             total += share * (update.weights[name] - before)
         after = before + total / experiment.devices_per_round
@@ -88,6 +97,20 @@ def spent_epsilon(experiment: Experiment, rounds: int) -> float | None:
     )
     epsilon, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=spent, delta=experiment.delta)
     return float(epsilon)
+
+
+def _system_normal(shape: tuple[int, ...]) -> Array:
+    """Standard normal numbers from the system's randomness, by Box and Muller: no state to find out."""
+    radius, angle = _system_uniform(2 * math.prod(shape)).reshape(2, -1)
+    # 1 − u is never 0.
+    normal: Array = np.sqrt(-2 * np.log(1 - radius)) * np.cos(2 * np.pi * angle)
+    return normal.reshape(shape)
+
+
+def _system_uniform(count: int) -> Array:
+    """Numbers of 53 bits in [0, 1)."""
+    bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(11)
+    return bits * 2.0**-53
 
 
 def _sampling_rate(experiment: Experiment) -> float:

@@ -15,6 +15,7 @@ from fedmef.methods.base import Adjustment, Rules
 from fedmef.sparsity.masks import count_bits
 from fedmef.sparsity.model import Masks, Model
 from fedmef.wire.broadcast import encode_broadcast
+from fedmef.wire.container import checksum_of
 from fedmef.wire.job import Job
 from fedmef.wire.update import Update
 
@@ -26,9 +27,10 @@ class Server:
         self.experiment = experiment
         self.method = find_method(experiment.method)()
         self.model = model
-        self.checks = checks or UpdateChecks()
+        self.checks = checks or UpdateChecks.of(experiment)
         self.active = model.active_counts()
         self.ledger = Ledger(model.masks())
+        self.sent: dict[int, str] = {}  # the checksum of the last message to each device of this round
         self.rules = Rules(
             combine_by(experiment.aggregation, experiment.trim),
             one_vote_each=experiment.aggregation != "mean",
@@ -46,18 +48,25 @@ class Server:
             known = group.masks if job.remember_masks else None
             message = encode_broadcast(self.model, job, known=known, knows_network=group.knows_network)
             messages |= dict.fromkeys(group.devices, message)
+            self.sent |= dict.fromkeys(group.devices, checksum_of(message))
         return {device: messages[device] for device in devices}
 
     def check(self, answers: Mapping[int, bytes], job: Job) -> tuple[list[Update], list[Rejection]]:
         """The devices' updates that can be used, in the order of devices, and those that cannot."""
         checked = [
-            self.checks.accept(answers[device], device, self.method, self.model, job)
+            self.checks.accept(
+                answers[device], device, self.method, self.model, job, self.sent.get(device, "")
+            )
             for device in sorted(answers)
         ]
+        rejections = [rejection for rejection in checked if isinstance(rejection, Rejection)]
         updates = [update for update in checked if isinstance(update, Update)]
+        rejections += self.checks.compare(updates, self.method, self.model, job)
+        rejected = {rejection.device for rejection in rejections}
+        updates = [update for update in updates if update.device not in rejected]
         for update in updates:
             self.ledger.note(update.device)
-        return updates, [rejection for rejection in checked if isinstance(rejection, Rejection)]
+        return updates, rejections
 
     def missed(self, device: int) -> None:
         """A device was lost or answered nonsense: nobody knows what it holds."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from fedmef.errors import RejectedError
 from fedmef.sparsity.adjustment import AdjustmentSchedule
 from fedmef.sparsity.arrays import Array
@@ -24,6 +26,7 @@ from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import Network
 from fedmef.sparsity.operations import Layer
 from fedmef.wire.job import Job
+from fedmef.wire.schemes import most_code_bytes
 from fedmef.wire.update import Extras, Update
 
 if TYPE_CHECKING:
@@ -131,6 +134,17 @@ class Method:
         """
         expect_extras(update)
 
+    def extra_bytes(self, model: Model, job: Job) -> int:
+        """The server's half: no honest device sends more besides its weights; longer answers are not read.
+
+        By default there is room for a dense array and a mask of every sparse layer, or for nothing where
+        `check` expects none.
+        """
+        if type(self).check is Method.check:
+            return 0
+        layers = model.network.sparse_layers.values()
+        return sum(sparse_bytes(layer, layer.size) for layer in layers)
+
     def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """The server's half: make the devices' average the global model."""
         average_floats(model, updates, rules.combine)
@@ -138,6 +152,16 @@ class Method:
     def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment | None:
         """The server's half in adjustment rounds: change the global model's masks."""
         return None
+
+
+def mask_bytes(layer: Layer, count: int) -> int:
+    """No code of so many positions of a layer takes more."""
+    return most_code_bytes(count, layer.filters, layer.filter_size)
+
+
+def sparse_bytes(layer: Layer, count: int) -> int:
+    """The same, with a value for each."""
+    return count * np.dtype(layer.dtype).itemsize + mask_bytes(layer, count)
 
 
 def adjustment_schedule(experiment: "Experiment") -> AdjustmentSchedule:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmef.errors import RejectedError
-from fedmef.methods.base import Adjustment, Rules, average_floats, expect_extras, sample_weights
+from fedmef.methods.base import (
+    Adjustment,
+    Rules,
+    average_floats,
+    expect_extras,
+    mask_bytes,
+    sample_weights,
+)
 from fedmef.methods.fedtiny import FedTiny
 from fedmef.methods.growth import adjustment_counts
 from fedmef.sparsity.adjustment import drop_and_grow, weakest
@@ -45,6 +52,11 @@ class FedDST(FedTiny):
         expect_extras(update, masks=layers)
         for name in layers:
             _positions(update, name, model)
+
+    def extra_bytes(self, model: Model, job: Job) -> int:
+        """The masks, in adjustment rounds."""
+        layers = model.network.sparse_layers if job.adjusts else {}
+        return sum(mask_bytes(layer, model.values(name).size) for name, layer in layers.items())
 
     def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """The average; weights whose masks the devices have changed wait for `adjust`."""

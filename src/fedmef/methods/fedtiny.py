@@ -9,7 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedmef.methods.base import Adjustment, Method, Recipe, Rules, adjustment_schedule
-from fedmef.methods.growth import adjustment_counts, check_growth, drop_and_grow_from_averages
+from fedmef.methods.growth import (
+    adjustment_counts,
+    check_growth,
+    drop_and_grow_from_averages,
+    growth_bytes,
+)
 from fedmef.sparsity.model import Model
 from fedmef.wire.job import Job
 from fedmef.wire.update import Extras, Update
@@ -39,6 +44,10 @@ class FedTiny(Method):
     def check(self, model: Model, update: Update, job: Job) -> None:
         """In adjustment rounds every update has its gradients."""
         check_growth(model, update, job.adjustment_rate)
+
+    def extra_bytes(self, model: Model, job: Job) -> int:
+        """The gradients, in adjustment rounds."""
+        return growth_bytes(model, job.adjustment_rate)
 
     def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Drop `ξ_l` weights of every layer and grow as many."""

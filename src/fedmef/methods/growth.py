@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmef.errors import RejectedError
-from fedmef.methods.base import Adjustment, Rules, adjustable_layers, expect_extras, sample_weights
+from fedmef.methods.base import (
+    Adjustment,
+    Rules,
+    adjustable_layers,
+    expect_extras,
+    sample_weights,
+    sparse_bytes,
+)
 from fedmef.sparsity.adjustment import adjustment_count, drop_and_grow, weakest
 from fedmef.sparsity.arrays import Bits, Integers
 from fedmef.sparsity.growth import GrowthScores
@@ -84,6 +91,13 @@ def check_growth(model: Model, update: Update, rate: float) -> None:
         sent = _checked_scores(update, name, model).positions.size
         if sent > wanted:
             raise RejectedError(f"device {update.device} sent {sent} growth scores of {name}, not {wanted}")
+
+
+def growth_bytes(model: Model, rate: float) -> int:
+    """What the scores of one device take at most."""
+    layers = model.network.sparse_layers
+    counts = adjustment_counts(model, rate)
+    return sum(sparse_bytes(layers[name], count) for name, count in counts.items())
 
 
 def _checked_scores(update: Update, name: str, model: Model) -> GrowthScores:

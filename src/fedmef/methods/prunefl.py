@@ -65,6 +65,11 @@ class PruneFL(FedTiny):
         for name, layer in layers.items():
             _importance(update, name, layer.size)
 
+    def extra_bytes(self, model: Model, job: Job) -> int:
+        """The importances, in adjustment rounds."""
+        layers = adjustable_layers(model.network).values() if job.adjusts else ()
+        return sum(layer.size * np.dtype(np.float32).itemsize for layer in layers)
+
     def adjust(self, model: Model, updates: Sequence[Update], job: Job, rules: Rules) -> Adjustment:
         """Of all prunable layers together, keep the positions of largest `g² / t`."""
         layers, times = adjustable_layers(model.network), layer_times(model.network)

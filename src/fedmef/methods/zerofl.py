@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmef.errors import RejectedError
-from fedmef.methods.base import Method, Recipe, Rules, average_floats, expect_extras, sample_weights
+from fedmef.methods.base import (
+    Method,
+    Recipe,
+    Rules,
+    average_floats,
+    expect_extras,
+    sample_weights,
+    sparse_bytes,
+)
 from fedmef.methods.feddst import average_over_holders
 from fedmef.sparsity.arrays import Array, Integers
 from fedmef.sparsity.masks import active_count, active_positions, mask_from_positions
@@ -62,6 +70,11 @@ class ZeroFL(Method):
             positions, _ = _received(update, name, layer)
             if positions.size > self._sent_count(layer):
                 raise RejectedError(f"device {update.device} sent too many weights of {name}")
+
+    def extra_bytes(self, model: Model, job: Job) -> int:
+        """The largest weights, and which they are."""
+        layers = swat_layers(model.network).values()
+        return sum(sparse_bytes(layer, self._sent_count(layer)) for layer in layers)
 
     def aggregate(self, model: Model, updates: Sequence[Update], rules: Rules) -> None:
         """Masked weights: the average over the devices that sent a position; unsent ones stay as they are."""

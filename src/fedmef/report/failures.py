@@ -10,12 +10,16 @@ MOST_ROWS = 40
 
 
 def failures_section(runs: Sequence[Run]) -> str:
-    """Lost and rejected updates of all runs, the first of them one by one; nothing when there were none."""
+    """Lost, rejected and doubted updates of all runs, the first of them one by one; nothing without any."""
     failures = [
         (run, record.number, failed.device, what, failed.reason)
         for run in runs
         for record in run.rounds
-        for what, entries in (("lost", record.lost), ("rejected", record.rejected))
+        for what, entries in (
+            ("lost", record.lost),
+            ("rejected", record.rejected),
+            ("doubted", record.doubted),
+        )
         for failed in entries
     ]
     if not failures:
@@ -30,7 +34,7 @@ def failures_section(runs: Sequence[Run]) -> str:
     return f"""<section aria-labelledby="failures">
 <h2 id="failures">Devices that failed</h2>
 <p>{counts["lost"]} updates were lost and {counts["rejected"]} rejected; the rounds continued without them.
-{shown}</p>
+Of {counts["doubted"]} that were used, something that the device said was not believed. {shown}</p>
 <div class="scroll" tabindex="0" role="region" aria-labelledby="failures">
 <table><thead><tr><th scope="col" class="text">run</th><th scope="col">round</th><th scope="col">device</th>
 <th scope="col" class="text">reason</th></tr></thead><tbody>{rows}</tbody></table></div>

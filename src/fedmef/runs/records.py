@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import MAXIMUM_OPERATIONS
@@ -22,6 +22,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
 AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+MOST_MEMORY = 2**44  # that a device can say it has; a figure of it must stay readable
 Executed = Literal["torch", "native"]  # what executed the network
 
 
@@ -64,11 +65,35 @@ class DeviceReport(Record):
 
 
 class Failed(Record):
-    """A device whose update was lost or rejected; `attempt` counts how often the round was tried before."""
+    """A device whose update was lost or rejected, or something else that it said.
+
+    Attributes:
+        attempt: how often the round was tried before.
+    """
 
     device: Count
     attempt: Count = 0
     reason: Annotated[str, Field(max_length=1000)]
+
+
+def received_report(
+    device: int, seconds: object, peak_memory: object, *, bytes_down: int, bytes_up: int
+) -> DeviceReport | Failed:
+    """What a device says of itself, or why that cannot be: its report is left out then, and no more."""
+    try:
+        report = DeviceReport(
+            device=device,
+            seconds=cast(float, seconds),
+            peak_memory=cast(int, peak_memory),
+            bytes_down=bytes_down,
+            bytes_up=bytes_up,
+        )
+    except ValidationError as error:
+        wrong = ", ".join(str(detail["loc"][0]) for detail in error.errors(include_input=False))
+        return Failed(device=device, reason=f"its report of itself is left out: no such {wrong}")
+    if report.peak_memory > MOST_MEMORY:
+        return Failed(device=device, reason="its report of itself is left out: no such peak_memory")
+    return report
 
 
 class Round(Record):
@@ -91,6 +116,7 @@ class Round(Record):
     device_reports: list[DeviceReport] = of_round(lambda happened: happened.collected.reports, missing=[])
     lost: list[Failed] = of_round(lambda happened: happened.collected.lost)
     rejected: list[Failed] = of_round(lambda happened: happened.collected.rejected)
+    doubted: list[Failed] = of_round(lambda happened: happened.collected.doubted, missing=[])
     attempts: Count = of_round(lambda happened: happened.collected.attempts)
     epsilon: float | None = of_round(lambda happened: happened.epsilon)
     active_weights: Count = of_round(lambda happened: happened.active_weights)
@@ -105,7 +131,7 @@ class Round(Record):
         lambda happened: happened.adjustment.exchanged if happened.adjustment else None
     )
     dropped_magnitude: float | None = of_round(
-        lambda happened: happened.adjustment.dropped_magnitude if happened.adjustment else None
+        lambda happened: finite(happened.adjustment.dropped_magnitude) if happened.adjustment else None
     )
     dropped_newcomers: Share | None = of_round(
         lambda happened: happened.adjustment.newcomers if happened.adjustment else None, missing=None

@@ -16,7 +16,7 @@ from fedmef.wire.checksum import UNSET, is_intact, stamp
 from fedmef.wire.tensors import pack, unpack
 
 FILE_VERSION = 4
-MESSAGE_VERSION = 5
+MESSAGE_VERSION = 6
 MAXIMUM_BYTES = 2**32
 MAXIMUM_HEADER_BYTES = 2**20
 
@@ -42,6 +42,12 @@ def decode(message: bytes, version: int = FILE_VERSION) -> tuple[dict[str, Array
     if not is_intact(message, str(header.pop("checksum", None))):
         raise MessageError("the checksum does not match: the message is damaged or not complete")
     return unpack(message), header
+
+
+def checksum_of(message: bytes) -> str:
+    """What tells a message from all others: its checksum, as it says; `decode` looks whether that is so."""
+    checksum = read_header(message, MESSAGE_VERSION).get("checksum")
+    return checksum if isinstance(checksum, str) else ""
 
 
 def read_header(message: bytes, readable: int) -> Header:

@@ -220,6 +220,11 @@ def choose_scheme(rule: Rule, nonzero: int, bits: int, rows: int, columns: int) 
     return "bitmap" if scheme == "dense" and not bits else scheme
 
 
+def most_code_bytes(count: int, rows: int, columns: int) -> int:
+    """No scheme takes more for this many positions; most take far less."""
+    return 32 + 4 * (count + rows + columns) + rows * columns // 4
+
+
 def encode_positions(positions: Integers, rows: int, columns: int, scheme: Scheme) -> Bytes:
     """Ascending positions of a flattened matrix, in a scheme."""
     chosen = SCHEMES[scheme]

@@ -12,6 +12,7 @@ from fedmef.errors import FedmefError, MessageError
 from fedmef.sparsity.arrays import Array, Bytes
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.network import Network
+from fedmef.wire.checksum import UNSET
 from fedmef.wire.container import MESSAGE_VERSION, Header, decode, encode
 from fedmef.wire.floats import WireType, from_wire, to_wire
 from fedmef.wire.schemes import Rule
@@ -41,6 +42,8 @@ class Update:
         samples: how many it has trained on.
         loss: mean training loss of its steps.
         weights: floating-point arrays of the network's state, as trained.
+        round: the round that it was asked for.
+        answers: the checksum of the message that it answers, and so the model that it was trained from.
     """
 
     device: int
@@ -48,6 +51,8 @@ class Update:
     loss: float
     weights: dict[str, Array]
     extras: Extras
+    round: int = 0
+    answers: str = ""
 
 
 def encode_update(
@@ -76,7 +81,13 @@ def encode_update(
         arrays[f"masks/{name}"] = encode_mask(mask, layer.filters, layer.filter_size, scheme)
     arrays |= {f"extra/{name}": value for name, value in extras.arrays.items()}
     # A loss that is not finite has no place in JSON; the weights will tell.
-    header = {"device": update.device, "samples": update.samples, "loss": repr(float(update.loss))}
+    header = {
+        "device": update.device,
+        "samples": update.samples,
+        "loss": repr(float(update.loss)),
+        "round": update.round,
+        "answers": update.answers,
+    }
     return encode(arrays, header, MESSAGE_VERSION)
 
 
@@ -112,8 +123,15 @@ def decode_update(message: bytes, network: Network) -> Update:
         name: decode_mask(code, layers[name].filters, layers[name].filter_size)
         for name, code in kinds["masks"].items()
     }
-    device, samples = _read_count(header, "device"), _read_count(header, "samples")
-    return Update(device, samples, _read_loss(header), weights, Extras(growth, kinds["extra"], masks))
+    return Update(
+        device=_read_count(header, "device"),
+        samples=_read_count(header, "samples"),
+        loss=_read_loss(header),
+        weights=weights,
+        extras=Extras(growth, kinds["extra"], masks),
+        round=_read_count(header, "round"),
+        answers=_read_checksum(header),
+    )
 
 
 def _read_count(header: Header, name: str) -> int:
@@ -121,6 +139,13 @@ def _read_count(header: Header, name: str) -> int:
     if type(count) is not int or not 0 <= count < 2**48:
         raise MessageError(f"not a device's update: its {name} is no number")
     return count
+
+
+def _read_checksum(header: Header) -> str:
+    checksum = header.get("answers")
+    if not isinstance(checksum, str) or len(checksum) not in (0, len(UNSET)):
+        raise MessageError("not a device's update: it does not say which message it answers")
+    return checksum
 
 
 def _read_loss(header: Header) -> float:

@@ -11,6 +11,7 @@ from fedmef.federation.engines.inline import InlineEngine
 from fedmef.federation.preparation import prepare
 from fedmef.federation.server import Server
 from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.records import DeviceReport
 from fedmef.wire.store import Store
 from tests.federation.own_parts import Broken
 from tests.federation.small import SMALL, TINY
@@ -34,6 +35,7 @@ def test_each_device_answers_and_says_what_it_measured(tmp_path: Path) -> None:
     for report, device in zip(engine.reports, (4, 1), strict=True):
         answer = answers[device]
         assert isinstance(answer, bytes)
+        assert isinstance(report, DeviceReport)
         assert report.device == device
         assert (report.bytes_down, report.bytes_up) == (len(messages[device]), len(answer))
         assert report.seconds > 0

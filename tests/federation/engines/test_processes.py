@@ -33,6 +33,7 @@ from fedmef.federation.preparation import open_dataset, prepare
 from fedmef.federation.server import Server
 from fedmef.federation.simulated.attack import attackers
 from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.records import DeviceReport, Failed
 from fedmef.wire.store import Store
 from tests.federation.small import TINY as INLINE
 from tests.federation.small import workers
@@ -63,6 +64,13 @@ class Simulation:
 def one_worker(engine: ProcessEngine) -> Any:
     (worker,) = engine._workers
     return worker
+
+
+def peak_memory(engine: ProcessEngine) -> int:
+    """Of the first device that answered."""
+    report = engine.reports[0]
+    assert isinstance(report, DeviceReport)
+    return report.peak_memory
 
 
 def lost_reason(answer: bytes | Lost) -> str:
@@ -96,7 +104,7 @@ def test_the_shipped_device_takes_a_fraction_of_the_memory_of_a_worker_with_pyto
         simulation = Simulation(tmp_path / backend, backend=backend)
         with ProcessEngine(simulation.fleet, 1) as engine:
             engine.train(simulation.messages(1))
-            peaks[backend] = engine.reports[0].peak_memory
+            peaks[backend] = peak_memory(engine)
             assert (type(one_worker(engine)) is LightWorker) == (backend == "native")
     assert peaks["native"] < 64_000_000
     assert peaks["native"] < peaks["torch"] / 3
@@ -237,16 +245,27 @@ while header := sys.stdin.buffer.read(24):
 
 
 @needs_kernels
-@pytest.mark.parametrize(("seconds", "peak"), [(math.nan, 1), (-1.0, 1), (1.0, -1)])
-def test_measurements_that_cannot_be_cost_one_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, peak: int
+@pytest.mark.parametrize(
+    ("seconds", "peak", "wrong"),
+    [
+        (math.nan, 1, "seconds"),
+        (math.inf, 1, "seconds"),
+        (-1.0, 1, "seconds"),
+        (1.0, -1, "peak_memory"),
+        (1.0, 2**62, "peak_memory"),
+        (1e300, -5, "seconds, peak_memory"),
+    ],
+)
+def test_measurements_that_cannot_be_are_left_out_and_cost_no_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, peak: int, wrong: str
 ) -> None:
     said = ANSWER.pack(DONE, seconds, peak, 2) + b"ok"
     monkeypatch.setattr(Devices, "command", lambda self: [sys.executable, "-c", PUNCTUAL_LIAR, said.hex()])
     simulation = Simulation(tmp_path)
     with ProcessEngine(simulation.fleet, 1) as engine:
-        lost_reason(engine.train(simulation.messages(0))[0])
-        assert engine.reports == []
+        assert engine.train(simulation.messages(0))[0] == b"ok"
+        reason = f"its report of itself is left out: no such {wrong}"
+        assert engine.reports == [Failed(device=0, reason=reason)]
 
 
 # Memory.
@@ -283,7 +302,7 @@ def test_a_limit_is_of_all_that_is_resident_libraries_included(
     simulation = Simulation(tmp_path, method=HUNGRY, backend="native")
     with ProcessEngine(simulation.fleet, 1) as engine:
         engine.train(simulation.messages(0))
-        usual = engine.reports[0].peak_memory
+        usual = peak_memory(engine)
     monkeypatch.setenv("HUNGRY_MEGABYTES", "10")
     for room, fits in ((20_000_000, True), (5_000_000, False)):
         limited = simulation.experiment.model_copy(update={"device_memory": usual + room})
@@ -291,7 +310,7 @@ def test_a_limit_is_of_all_that_is_resident_libraries_included(
             (answer,) = engine.train(simulation.messages(1)).values()
         if fits:
             assert isinstance(answer, bytes)
-            assert usual + 9_000_000 < engine.reports[0].peak_memory < usual + 11_500_000
+            assert usual + 9_000_000 < peak_memory(engine) < usual + 11_500_000
         else:
             assert "out of memory" in lost_reason(answer)
 
@@ -308,8 +327,8 @@ def test_a_batch_that_does_not_fit_costs_the_update_of_the_device_that_has_it(
         answers = engine.train(simulation.messages(0, 1))
         assert isinstance(answers[0], bytes)
         assert "out of memory" in lost_reason(answers[1])
-        (report,) = engine.reports
-        assert report.peak_memory < 64_000_000
+        assert len(engine.reports) == 1
+        assert peak_memory(engine) < 64_000_000
 
 
 @needs_kernels
@@ -376,6 +395,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from fedmef.federation.engines.light import Devices, LightWorker
+from fedmef.runs.records import DeviceReport, Failed
 from fedmef.wire.store import Store
 
 folder = Path(sys.argv[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from fedmef.device.lost import Lost
 
 if TYPE_CHECKING:  # a device of a fleet comes by here, and has no need of records
-    from fedmef.runs.records import DeviceReport
+    from fedmef.runs.records import DeviceReport, Failed
 
 __all__ = ["Engine", "Lost"]
 
@@ -16,10 +16,11 @@ class Engine(Protocol):
     """Used as a context manager: leaving the block releases whatever the engine holds.
 
     Attributes:
-        reports: what the devices that answered the last messages measured of themselves.
+        reports: what the devices that answered the last messages measured of themselves, or why that is not
+            to be believed.
     """
 
-    reports: "list[DeviceReport]"
+    reports: "list[DeviceReport | Failed]"
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """Bring each device its message; what each answers, in the order of the messages.

@@ -11,7 +11,7 @@ from fedmef.device.measured import measured
 from fedmef.errors import NoAnswerError
 from fedmef.federation.engines.base import Lost
 from fedmef.federation.simulated.fleet import Fleet
-from fedmef.runs.records import DeviceReport
+from fedmef.runs.records import DeviceReport, Failed
 
 
 class InlineEngine:
@@ -19,7 +19,7 @@ class InlineEngine:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
 
     def train(self, messages: Mapping[int, bytes]) -> dict[int, bytes | Lost]:
         """What each device answers to its message."""

@@ -21,7 +21,7 @@ from fedmef.federation.engines.spawned import SpawnedWorker
 from fedmef.federation.engines.worker import Answer, Worker
 from fedmef.federation.simulated.faults import InjectedFault, raise_fault
 from fedmef.federation.simulated.fleet import Fleet
-from fedmef.runs.records import DeviceReport
+from fedmef.runs.records import DeviceReport, Failed, received_report
 
 RESTARTS = 3  # of replacements in a row that could not start
 SECONDS_TO_END = 5.0
@@ -37,7 +37,7 @@ class ProcessEngine:
     """Devices spread over worker processes; which worker trains which device changes no bit."""
 
     def __init__(self, fleet: Fleet, workers: int) -> None:
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
         self._fleet, self._deadline = fleet, fleet.experiment.deadline
         self._scratch = Scratch()
         self._workers: list[Worker] = []
@@ -139,16 +139,17 @@ class ProcessEngine:
             return answer
         try:
             content = self._fleet.tampered(device, message, answer.content)
-            report = DeviceReport(
-                device=device,
-                seconds=answer.seconds,
-                peak_memory=answer.peak_memory,
+        except Exception as error:  # a worker that says nonsense costs its own device's update
+            return Lost.by_raising(device, error)
+        self.reports.append(
+            received_report(
+                device,
+                answer.seconds,
+                answer.peak_memory,
                 bytes_down=len(message),
                 bytes_up=len(content),
             )
-        except Exception as error:  # a worker that says nonsense costs its own device's update
-            return Lost.by_raising(device, error)
-        self.reports.append(report)
+        )
         return content
 
     def _report_stopped(self, awaited: Sequence[Worker]) -> None:

@@ -9,10 +9,11 @@ from fedmef.data import Dataset, dirichlet_partition, iid_partition
 from fedmef.device.backend import Backend, backend_for, import_backend
 from fedmef.device.device import Device
 from fedmef.device.training import Samples
-from fedmef.experiment.faults import Faults
+from fedmef.experiment.faults import LIES, Faults
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.simulated.attack import attackers, scale_update
 from fedmef.federation.simulated.faults import corrupt, raise_fault
+from fedmef.federation.simulated.lies import told
 from fedmef.methods import find_method
 from fedmef.sparsity.arrays import Integers
 from fedmef.sparsity.network import Network
@@ -41,9 +42,9 @@ class Fleet:
         return cls(experiment, dataset, partition(experiment, dataset), store)
 
     @property
-    def most_samples(self) -> int | None:
-        """No device can have more; None when nobody knows."""
-        return len(self.dataset.train) if self.shares else None
+    def samples(self) -> list[int] | None:
+        """How many each device has; None when nobody knows."""
+        return [len(share) for share in self.shares] or None
 
     def warm_up(self) -> None:
         """Load what a first step loads, which may take seconds: no device's deadline shall pay for it."""
@@ -66,11 +67,14 @@ class Fleet:
         return self._device(device).train(message)
 
     def tampered(self, device: int, message: bytes, answer: bytes) -> bytes:
-        """What an attacker or a corrupting device makes of its answer; others leave it as it is."""
+        """What an attacker, a liar or a corrupting device makes of its answer; others leave it as it is."""
         experiment = self.experiment
         if device in attackers(experiment.attackers, experiment.devices, experiment.seed):
             answer = scale_update(message, answer, experiment.attack_scale, self.store)
-        if self.fault(device, message) != "corrupt":
+        fault = self.fault(device, message)
+        if fault in LIES:
+            return told(fault, device, message, answer, self.store)
+        if fault != "corrupt":
             return answer
         job = read_job(message)
         return corrupt(answer, job.seed, job.round, device)

@@ -10,6 +10,7 @@ from fedmef.federation.engines import Lost
 from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.translation import STYPE, TRAIN, WHICH_DEVICE
+from fedmef.runs.records import DeviceReport, Failed
 from tests.federation.engines.flower.loopback import Loopback, answering
 
 TWICE = answering(lambda _, message: message * 2)
@@ -23,10 +24,12 @@ def test_each_device_gets_its_own_message_wherever_flower_puts_it() -> None:
     fleet = Loopback({77: 1, 99: 0}, TWICE)
     flower = engine(fleet)
     assert flower.train({0: b"a", 1: b"bb"}) == {0: b"aa", 1: b"bbbb"}
-    assert [(report.device, report.bytes_down, report.bytes_up) for report in flower.reports] == [
-        (0, 1, 2),
-        (1, 2, 4),
+    sizes = [
+        (report.device, report.bytes_down, report.bytes_up)
+        for report in flower.reports
+        if isinstance(report, DeviceReport)
     ]
+    assert sizes == [(0, 1, 2), (1, 2, 4)]
     flower.train({0: b"a", 1: b"b"})
     assert [node for node, kind in fleet.received if kind == WHICH_DEVICE] == [77, 99]  # once
 
@@ -56,8 +59,8 @@ def array(stype: str = STYPE) -> ArrayRecord:
     return ArrayRecord({"message": Array("uint8", (1,), stype, b"x")})
 
 
-def costs(seconds: float) -> MetricRecord:
-    return MetricRecord({"seconds": seconds, "peak-memory": 1})
+def costs(seconds: float | list[float], peak_memory: float = 1) -> MetricRecord:
+    return MetricRecord({"seconds": seconds, "peak-memory": peak_memory})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +69,6 @@ def costs(seconds: float) -> MetricRecord:
         (RecordDict(), "without one of ours"),
         (RecordDict({"fedmef": array("numpy.ndarray"), "costs": costs(0.01)}), "without one of ours"),
         (RecordDict({"fedmef": ConfigRecord({"device": 0})}), "without one of ours"),
-        (RecordDict({"fedmef": array()}), "does not say what it cost"),
-        (RecordDict({"fedmef": array(), "costs": costs(float("nan"))}), "does not say what it cost"),
         (RecordDict({"fedmef": array(), "costs": costs(3.0)}), "no answer within the deadline"),
         (Error(0, "x" * 10_000), "x" * 500),
         (Error(ErrorCode.MESSAGE_UNAVAILABLE, "Error: Message Unavailable"), "no answer within the deadline"),
@@ -85,6 +86,32 @@ def test_a_node_that_answers_nonsense_costs_its_update_only(content: RecordDict 
     assert reason in lost.reason
     assert len(lost.reason) <= 500
     assert lost.traceback == ""
+
+
+@pytest.mark.parametrize(
+    ("reported", "wrong"),
+    [
+        (None, "seconds, peak_memory"),
+        (costs(-1), "seconds"),
+        (costs(-1.0), "seconds"),
+        (costs(float("nan")), "seconds"),
+        (costs(float("inf")), "seconds"),
+        (costs(1e300), "seconds"),
+        (costs([0.1, 0.2]), "seconds"),
+        (costs(0.1, -1), "peak_memory"),
+        (costs(0.1, 0.5), "peak_memory"),
+        (costs(0.1, 2**62), "peak_memory"),
+        (ConfigRecord({"seconds": "\ud83d\udca5" * 9999, "peak-memory": "x"}), "seconds, peak_memory"),
+    ],
+)
+def test_a_report_that_cannot_be_is_left_out_and_the_update_kept(
+    reported: MetricRecord | ConfigRecord | None, wrong: str
+) -> None:
+    content = RecordDict({"fedmef": array()} if reported is None else {"fedmef": array(), "costs": reported})
+    flower = engine(Loopback({77: 0}, asked_which(lambda message: Message(content, reply_to=message))), 1)
+    assert flower.train({0: b"a"}) == {0: b"x"}
+    reason = f"its report of itself is left out: no such {wrong}"
+    assert flower.reports == [Failed(device=0, reason=reason)]
 
 
 def test_whole_seconds_are_seconds() -> None:

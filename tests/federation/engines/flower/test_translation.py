@@ -14,6 +14,7 @@ from fedmef.federation.engines.flower.translation import (
     train_reply,
 )
 from fedmef.federation.simulated.faults import InjectedFault
+from fedmef.runs.records import DeviceReport
 from tests.federation.engines.flower.loopback import context
 
 
@@ -36,7 +37,7 @@ def test_bytes_stay_bytes_in_both_directions() -> None:
     reply = train_reply(message, 3, lambda: b"\3" + content_of(message))
     answer, report = answer_of(reply, 3, len(content), None)
     assert answer == b"\3" + content
-    assert report is not None
+    assert isinstance(report, DeviceReport)
     assert (report.device, report.bytes_down, report.bytes_up) == (3, 256, 257)
     assert report.peak_memory > 10**7
 

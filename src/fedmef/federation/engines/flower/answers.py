@@ -2,11 +2,10 @@
 
 from flwr.app import Message, MetricRecord
 from flwr.common.constant import ErrorCode
-from pydantic import ValidationError
 
 from fedmef.device.lost import Lost
 from fedmef.federation.engines.flower.translation import MalformedError, content_of
-from fedmef.runs.records import DeviceReport
+from fedmef.runs.records import DeviceReport, Failed, received_report
 
 # What Flower answers in the place of a node whose message is void by now.
 EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
@@ -14,7 +13,7 @@ EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 
 def answer_of(
     reply: Message | None, device: int, bytes_down: int, deadline: float | None
-) -> tuple[bytes | Lost, DeviceReport | None]:
+) -> tuple[bytes | Lost, DeviceReport | Failed | None]:
     """A device's answer and what it measured of itself, or why there is none."""
     late = Lost.too_late(deadline) if deadline else Lost("no answer")
     if reply is None or (reply.has_error() and reply.error.code in EXPIRED):
@@ -23,10 +22,10 @@ def answer_of(
         return lost_of(reply), None
     try:
         answer = content_of(reply)
-        report = _report_of(reply, device, bytes_down, len(answer))
     except MalformedError as error:
         return Lost(str(error)), None
-    if deadline is not None and report.seconds > deadline:
+    report = _report_of(reply, device, bytes_down, len(answer))
+    if deadline is not None and isinstance(report, DeviceReport) and report.seconds > deadline:
         return late, None
     return answer, report
 
@@ -39,15 +38,8 @@ def lost_of(reply: Message) -> Lost:
     return Lost.from_text(reason)
 
 
-def _report_of(reply: Message, device: int, bytes_down: int, bytes_up: int) -> DeviceReport:
+def _report_of(reply: Message, device: int, bytes_down: int, bytes_up: int) -> DeviceReport | Failed:
     costs = reply.content.metric_records.get("costs", MetricRecord())
-    try:
-        return DeviceReport(
-            device=device,
-            seconds=costs.get("seconds"),  # type: ignore[arg-type]
-            peak_memory=costs.get("peak-memory"),  # type: ignore[arg-type]
-            bytes_down=bytes_down,
-            bytes_up=bytes_up,
-        )
-    except ValidationError:
-        raise MalformedError("its answer does not say what it cost: seconds and peak-memory") from None
+    return received_report(
+        device, costs.get("seconds"), costs.get("peak-memory"), bytes_down=bytes_down, bytes_up=bytes_up
+    )

@@ -8,7 +8,7 @@ from fedmef.federation.engines.base import Lost
 from fedmef.federation.engines.flower.answers import answer_of
 from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.translation import train_message
-from fedmef.runs.records import DeviceReport
+from fedmef.runs.records import DeviceReport, Failed
 
 
 class FlowerEngine:
@@ -22,7 +22,7 @@ class FlowerEngine:
     """
 
     def __init__(self, nodes: Nodes, *, deadline: float | None = None, patience: float = 300.0) -> None:
-        self.reports: list[DeviceReport] = []
+        self.reports: list[DeviceReport | Failed] = []
         self._nodes = nodes
         self._deadline = deadline
         nodes.wait(patience)
