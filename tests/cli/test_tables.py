@@ -142,14 +142,14 @@ def test_the_papers_numbers_are_shown_as_printed_and_ours_as_they_say() -> None:
             "exchange bytes (ours)": None,
         },
     ]
-    shown = [list(column.cells) for column in study_table(rows).columns]
+    shown = [list(map(str, column.cells)) for column in study_table(rows).columns]
     unbroken = [[str(cell).replace("\N{NO-BREAK SPACE}", " ") for cell in cells] for cells in shown]
     assert unbroken == [["81.00", "80.50"], ["81.2", "72.0"], ["84.94", "101.20"], ["12.3 kB", "-"]]
 
 
 def test_a_setting_is_shown_as_it_is_given() -> None:
     rows: list[StudyRow] = [{"sparsity": sparsity, "epochs": 10} for sparsity in (0.0, 0.95, 0.9)]
-    shown = [list(column.cells) for column in study_table(rows).columns]
+    shown = [list(map(str, column.cells)) for column in study_table(rows).columns]
     assert shown == [["0", "0.95", "0.9"], ["10", "10", "10"]]
 
 

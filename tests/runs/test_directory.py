@@ -368,3 +368,27 @@ def test_what_is_in_the_way_is_named_and_nothing_is_removed(tmp_path: Path, name
     with pytest.raises(UserError, match=f"{name} is in the way: it is no ordinary"):
         Run.create(run.path, Experiment(), NETWORK, overwrite=True)
     assert sorted(run.path.iterdir()) == before
+
+
+def test_a_run_that_is_killed_while_it_is_created_leaves_nothing_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, moments = tmp_path / "run", []
+    flush, replace = os.fsync, Path.replace
+
+    def look() -> None:
+        moments.append(sorted(file.name for file in path.iterdir()))
+        Run.check_free(path)  # whoever comes after a kill at this moment may begin
+
+    def flushed(descriptor: int) -> None:
+        look()
+        flush(descriptor)
+
+    def replaced(file: Path, target: Path) -> Path:
+        look()
+        return replace(file, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", replaced)
+    new_run(path)
+    assert len(moments) == 4
