@@ -61,13 +61,13 @@ def main() -> None:
     for name, build in NETWORKS.items():
         torch.manual_seed(0)
         module = worn(prepare(build(), RECIPES["nsconv"], Experiment(sparsity=0.9)))
-        row = {"network": name, **sizes_and_difference(described(module))}
-        rows.append(row)
+        seen = sizes_and_difference(described(module))
+        rows.append({"network": name, **seen})
         if not as_json:
-            megabytes = [f"{row[kind] / 1e6:.2f} MB" for kind in ("run", *FORMATS)]
+            run, onnx, torchscript, safetensors = (f"{seen[kind] / 1e6:.2f} MB" for kind in ("run", *FORMATS))
             print(
-                f"{name:24}{row['weights']:>12,}{megabytes[0]:>10}{megabytes[1]:>10}{megabytes[2]:>13}"
-                f"{megabytes[3]:>13}{row['difference']:>12.1e}"
+                f"{name:24}{seen['weights']:>12,}{run:>10}{onnx:>10}{torchscript:>13}{safetensors:>13}"
+                f"{seen['difference']:>12.1e}"
             )
     if as_json:
         print(json.dumps({"rows": rows}))

@@ -38,7 +38,7 @@ def logits(model: Model, images: Array) -> Array:
     module = NetworkModule(model.network).eval()
     load_state(module, model.network, model.state)
     with torch.no_grad():
-        return module(torch.from_numpy(images)).numpy()
+        return np.asarray(module(torch.from_numpy(images)))
 
 
 def test_onnx_takes_images_as_they_are(model: Model, images: Array, logits: Array) -> None:
@@ -49,7 +49,7 @@ def test_onnx_takes_images_as_they_are(model: Model, images: Array, logits: Arra
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch prefers torch.export
 def test_torchscript_takes_images_as_they_are(model: Model, images: Array, logits: Array) -> None:
-    module = torch.jit.load(io.BytesIO(exported(model, "torchscript")))
+    module = torch.jit.load(io.BytesIO(exported(model, "torchscript")))  # type: ignore[no-untyped-call]
     assert np.abs(module(torch.from_numpy(images)).numpy() - logits).max() < 1e-4
 
 

@@ -34,7 +34,7 @@ def expected(model: Model, images: Array) -> Array:
     module = NetworkModule(model.network).eval()
     load_state(module, model.network, model.state)
     with torch.no_grad():
-        return module(torch.from_numpy(images)).numpy()
+        return np.asarray(module(torch.from_numpy(images)))
 
 
 def pixels(shape: tuple[int, ...], count: int = 3) -> Array:

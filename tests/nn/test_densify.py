@@ -1,6 +1,7 @@
 """A densified network has PyTorch's own layers only, and computes the same."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ def images(module: nn.Module) -> torch.Tensor:
     return torch.randn(3, 3, size_for(module), size_for(module), generator=torch.Generator().manual_seed(0))
 
 
-def assert_same(dense: nn.Module, module: nn.Module, batch: torch.Tensor) -> None:
+def assert_same(
+    dense: Callable[[torch.Tensor], torch.Tensor], module: nn.Module, batch: torch.Tensor
+) -> None:
     wanted = module(batch)
     assert (dense(batch) - wanted).abs().max() <= 1e-5 * wanted.abs().max().clamp(min=1)
 
@@ -83,7 +86,7 @@ def test_it_can_be_copied_exported_and_scripted(dense: nn.Module) -> None:
     batch = torch.randn(2, 3, 32, 32)
     assert_same(copy.deepcopy(dense), dense, batch)
     assert_same(torch.export.export(dense, (batch,)).module(), dense, batch)
-    assert_same(torch.jit.trace(dense, batch), dense, batch)
+    assert_same(torch.jit.trace(dense, batch), dense, batch)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.slow

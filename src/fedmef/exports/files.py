@@ -57,7 +57,7 @@ def _torchscript(dense: Model) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch prefers torch.export
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the images' normalisation is constant
-        torch.jit.save(torch.jit.trace(module, images), buffer)
+        torch.jit.save(torch.jit.trace(module, images), buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
