@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 from fedmef.errors import NotInstalledError, UserError
 from fedmef.nn.densify import dense_model
@@ -56,7 +57,7 @@ def _torchscript(dense: Model) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch prefers torch.export
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the images' normalisation is constant
+        warnings.simplefilter("ignore", TracerWarning)  # the images' normalisation is constant
         torch.jit.save(torch.jit.trace(module, images), buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
