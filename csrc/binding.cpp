@@ -291,6 +291,7 @@ void bind_program(nb::module_& module) {
 
 NB_MODULE(_kernels, module) {
   module.doc() = "fedmef's native kernels.";
+  nanobind::set_leak_warnings(false);  // what Python still holds when it ends says nothing to a user
   module.def("available", [] {
     std::vector<std::string> names;
     for (const char* name : fedmef::available_kernels()) names.emplace_back(name);

@@ -14,6 +14,7 @@ from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
+from fedmef.federation.arguments import Part, as_dataset, experiment_of
 from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
 from fedmef.federation.evaluation import Score, evaluate
@@ -47,36 +48,44 @@ def silent(message: str) -> None:
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | Path | str | None = None,
     out: Path | str | None = None,
     *,
-    dataset: Dataset | None = None,
+    model: Part | None = None,
+    method: Part | None = None,
+    dataset: Dataset | Part | None = None,
     overwrite: bool = False,
     watchers: Sequence[Watcher] = (),
     start: EngineStarter = start_engine,
     elsewhere: bool = False,
     tell: Tell = silent,
+    **settings: Any,
 ) -> Run:
-    """Run an experiment in a new directory and return it.
+    """Run an experiment in a new directory and return it: `fedmef.run(method="fedtiny", rounds=10)`.
 
     Args:
-        experiment: what to run.
+        experiment: what to run, or the TOML file that says it; by default what the other arguments say.
         out: the run's directory; by default a new one under `runs/`.
-        dataset: the data, if they are open already or your own; by default what the experiment names. The run
-            is recorded with the name of what it got.
+        model: a function or class that builds the network, called with `classes` and `channels`; or its name.
+        method: a subclass of `fedmef.methods.Method`, or its name.
+        dataset: the data, a function that gives them, or a name; by default what the experiment names. The
+            run is recorded with the name of what it got.
         overwrite: replace a run that is there already.
         watchers: told of every round.
         start: gives the engine that carries the messages; by default the one that the experiment asks for.
         elsewhere: devices have data of their own; of `dataset`, only `test` is used, and its statistics.
         tell: told what is being waited for before the first round.
+        settings: fields of the experiment; they come before those that it has.
     """
-    experiment = _naming(experiment, dataset)
+    opened = as_dataset(dataset)
+    parts = {"model": model, "method": method, "dataset": None if opened is not None else dataset}
+    experiment = _naming(experiment_of(experiment, settings, parts), opened)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
-    prepared = prepare(experiment, dataset)
+    prepared = prepare(experiment, opened)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
