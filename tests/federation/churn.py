@@ -33,6 +33,7 @@ from tests.federation.small import digest
 DEADLINE = 15.0
 STARVED = 0.02
 LOADED, EARLY = 32_000_000, 0.05  # bytes of a worker that has started, and how often one is disturbed before
+DISTURBANCES = ("kill", "stop", "stop", "stop", "out of memory")
 PAUSES = (0.2, 2.0)  # seconds between two disturbances
 SETTINGS: dict[str, Any] = {
     "devices": 20,
@@ -108,7 +109,7 @@ class Churn:
         ]
         if not workers:
             return
-        worker, what = self.chance.choice(workers), self.chance.choice(("kill", "stop", "out of memory"))
+        worker, what = self.chance.choice(workers), self.chance.choice(DISTURBANCES)
         with suppress(ProcessLookupError, PermissionError):
             if what == "kill":
                 os.kill(worker, signal.SIGKILL)
