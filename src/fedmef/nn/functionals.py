@@ -6,42 +6,67 @@ control flow included, stays the user's own code, and so does all of a module th
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from fedmef.nn.relu import relu, relu6
+from fedmef.nn.relu import clamp, leaky_relu
+from fedmef.nn.smooth import SMOOTH, smooth
 
 
 def _relu(input: Tensor, inplace: bool = False) -> Tensor:
-    return relu(input)
+    return clamp(input, None, inplace)
 
 
 def _relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    return relu6(input)
+    return clamp(input, 6.0, inplace)
+
+
+def _leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    return leaky_relu(input, negative_slope, inplace)
 
 
 def _max_pool2d(input: Tensor, *args: Any, return_indices: bool = False, **kwargs: Any) -> Tensor:
     return max_pool2d(input, *args, **kwargs)
 
 
+def _smooth(function: Callable[..., Tensor], input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    in_place = kwargs.pop("inplace", False)
+    if args and isinstance(args[-1], bool):
+        *args, in_place = args  # type: ignore[assignment]
+    return smooth(input, lambda values: function(values, *args, **kwargs), in_place)
+
+
 SAVING_VERSIONS: dict[str, Callable[..., Tensor]] = {
     "relu": _relu,
+    "relu_": partial(_relu, inplace=True),
     "relu6": _relu6,
+    "leaky_relu": _leaky_relu,
+    "leaky_relu_": partial(_leaky_relu, inplace=True),
     "max_pool2d": _max_pool2d,
     "avg_pool2d": avg_pool2d,
     "adaptive_avg_pool2d": adaptive_avg_pool2d,
 }
 
+# Those whose gradient is rounded.
+ROUNDED_VERSIONS: dict[str, Callable[..., Tensor]] = {
+    function.__name__: partial(_smooth, function) for function in SMOOTH.values()
+}
+
 
 class _SavingFunctions(TorchFunctionMode):
+    def __init__(self, versions: dict[str, Callable[..., Tensor]]) -> None:
+        super().__init__()
+        self.versions = versions
+
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        saving = SAVING_VERSIONS.get(getattr(func, "__name__", ""))
+        saving = self.versions.get(getattr(func, "__name__", ""))
         if saving is None or kwargs.get("return_indices") or _SKIPPED.depth:
             return func(*args, **kwargs)
         return saving(*args, **kwargs)
@@ -53,14 +78,20 @@ class _Skipped(threading.local):
     depth = 0
 
 
-_MODE = _SavingFunctions()
+_MODE = _SavingFunctions(SAVING_VERSIONS)
+_ROUNDING_MODE = _SavingFunctions(SAVING_VERSIONS | ROUNDED_VERSIONS)
 _SKIPPED = _Skipped()
 
 
-def save_memory_in_functionals(model: nn.Module, skipped: Iterable[nn.Module] = ()) -> None:
-    """Answer the model's functional calls with the versions that keep little for the backward pass."""
-    model.register_forward_pre_hook(_enter)
-    model.register_forward_hook(_leave, always_call=True)
+def save_memory_in_functionals(
+    model: nn.Module, skipped: Iterable[nn.Module] = (), rounded: bool = False
+) -> None:
+    """Answer the model's functional calls with the versions that keep little for the backward pass.
+
+    `rounded`: those of smooth activations too.
+    """
+    model.register_forward_pre_hook(_enter_rounding if rounded else _enter)
+    model.register_forward_hook(_leave_rounding if rounded else _leave, always_call=True)
     for module in skipped:
         module.register_forward_pre_hook(_pause)
         module.register_forward_hook(_resume, always_call=True)
@@ -68,7 +99,8 @@ def save_memory_in_functionals(model: nn.Module, skipped: Iterable[nn.Module] = 
 
 def are_saving(model: nn.Module) -> bool:
     """Whether the model's functional calls are answered by the versions that keep little."""
-    return _enter in model._forward_pre_hooks.values()
+    hooks = model._forward_pre_hooks.values()
+    return _enter in hooks or _enter_rounding in hooks
 
 
 def _enter(module: nn.Module, args: Any) -> None:
@@ -77,6 +109,14 @@ def _enter(module: nn.Module, args: Any) -> None:
 
 def _leave(module: nn.Module, args: Any, output: Any) -> None:
     _MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _enter_rounding(module: nn.Module, args: Any) -> None:
+    _ROUNDING_MODE.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _leave_rounding(module: nn.Module, args: Any, output: Any) -> None:
+    _ROUNDING_MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 def _pause(module: nn.Module, args: Any) -> None:

@@ -1,19 +1,44 @@
-"""What `sparsify` must know of a network: the order of its layers, and what feeds each BatchNorm."""
+"""What `sparsify` must know of a network: the order of its layers, what feeds each BatchNorm, where it ends."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx, nn
 
-from fedmef.errors import ConversionError, UserError
+from fedmef.errors import ConversionError
+from fedmef.nn import batchnorm
 from fedmef.nn.functionals import SAVING_VERSIONS
+from fedmef.nn.record import record
 
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-# Calls in forward() that module swapping cannot reach and that no saving version can answer.
-UNREACHABLE = {"relu_", "relu6_", "conv2d", "linear", "batch_norm"}
-# Nothing of ours is in place, so a network that counts on it would compute something else.
-_OVERWRITES = "it works in place on a tensor that may be read again; set inplace=False"
+LAYERS = (nn.Conv2d, nn.Linear)
+# Layers of other kinds, which stay as they are; what comes after one of them is no classifier's input.
+OTHER_LAYERS = (nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
+_LAYER_CALLS = {"conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "bilinear", "matmul", "einsum"}
+_PLAIN_NORMS = {
+    nn.BatchNorm1d.forward,
+    nn.BatchNorm2d.forward,
+    batchnorm.BatchNorm1d.forward,
+    batchnorm.BatchNorm2d.forward,
+}
+_RECTIFIERS = (
+    "relu", "relu_", "relu6", "leakyrelu", "leaky_relu", "prelu", "silu", "swish", "gelu", "elu", "celu",
+    "selu", "mish", "hardswish", "hard_swish", "hardtanh", "clamp", "clamp_", "norm",
+)  # fmt: skip
+_GATES = ("sigmoid", "sigmoid_", "hardsigmoid", "hard_sigmoid", "softmax", "tanh", "h_sigmoid", "hsigmoid")
+_PRODUCTS = {"mul", "mul_", "imul", "rmul", "multiply"}
+_POOLS = {"mean", "avg_pool2d", "adaptive_avg_pool2d", "AvgPool2d", "AdaptiveAvgPool2d", "sum"}
+# What may return its input, or a part of its memory.
+_VIEWS = {
+    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "chunk",
+    "split", "getitem", "getattr", "narrow", "select", "expand", "expand_as", "view_as", "contiguous", "to",
+    "float", "type", "type_as", "detach", "unbind", "movedim", "swapaxes", "dropout", "dropout2d", "unfold",
+    "batch_norm", "tensor_split", "split_with_sizes", "alpha_dropout", "feature_dropout",
+}  # fmt: skip
+_VIEW_MODULES = (nn.Identity, nn.modules.dropout._DropoutNd, nn.Flatten, nn.Unflatten, *BATCHNORMS)
 
 
 @dataclass(frozen=True)
@@ -25,106 +50,349 @@ class NetworkGraph:
         feeds: for each BatchNorm the layers (or modules that are left alone) whose outputs reach it with no
             other in between, and None if the network's own input does.
         functionals: forward() calls F.relu or the like.
-        before_classifier: what the last layer's input passes since the layers before it: modules by name, and
+        classifiers: the layers whose outputs reach the network's outputs with no other layer in between.
+        before: for each of them what its input passes since the layers before it: modules by name, and
             functions.
+        gates: layers that compute how much of each channel passes (squeeze-and-excitation).
+        copied: BatchNorms that leave a copy if they go away: what they read or give is changed in place.
+        in_place: modules that must stay in place, because what they overwrite is read again.
+        calls: where forward() calls a layer's function, which no module can take the place of.
+        read: parameters that forward() itself reads.
+        branches: where forward() decides by values, if it was followed on an example.
     """
 
     layers: tuple[str, ...]
     feeds: dict[str, frozenset[str | None]]
     functionals: bool
-    before_classifier: frozenset[str] = frozenset()
+    classifiers: tuple[str, ...] = ()
+    before: dict[str, frozenset[str]] = field(default_factory=dict)
+    gates: frozenset[str] = frozenset()
+    copied: frozenset[str] = frozenset()
+    in_place: frozenset[str] = frozenset()
+    calls: tuple[str, ...] = ()
+    read: frozenset[str] = frozenset()
+    branches: tuple[str, ...] = ()
 
 
-def trace_network(model: nn.Module, is_left_alone: Callable[[str], bool]) -> NetworkGraph:
-    """Follow `model.forward()` symbolically; modules that are left alone are not looked into."""
+def trace_network(
+    model: nn.Module, is_left_alone: Callable[[str], bool], example: Sequence[Any] | None = None
+) -> NetworkGraph:
+    """Follow `model.forward()`; modules that are left alone are not looked into.
+
+    Symbols follow it if they can, otherwise an example: the arguments of one call.
+    """
+    stack: list[str] = []
     try:
-        graph = _Tracer(is_left_alone).trace(model)
+        tracer = _Tracer(is_left_alone, stack)
+        try:
+            graph, branches, recorded = tracer.trace(model), (), False
+        except Exception:
+            if example is None:
+                raise
+            stack.clear()
+            recording = record(model, example, tracer.is_leaf_module, stack)
+            graph, branches, recorded = recording.graph, tuple(recording.branches), True
     except Exception as error:  # user code runs here, so it may raise anything
+        remedy = (
+            "Give example=, a batch of images to run it on, or name the module in skip=[...]"
+            if example is None
+            else "Name the module that does so in skip=[...], or give another example="
+        )
         raise ConversionError(
-            f"sparsify cannot follow {type(model).__name__}.forward(): {error}. Move control flow that "
-            "depends on the data out of it, or name the module that has it in skip=[...]"
+            f"sparsify cannot follow {type(model).__name__}.forward(): {where(error, model, stack)}. {remedy}"
         ) from error
-    modules = dict(model.named_modules())
-    layers: list[str] = []
-    feeds: dict[str, frozenset[str | None]] = {}
-    functionals = False
-    for node in graph.nodes:
-        if node.op == "call_module":
-            name, module = str(node.target), modules[str(node.target)]
-            if getattr(module, "inplace", False) and not is_left_alone(name) and _is_input_read_later(node):
-                raise UserError(f"sparsify cannot convert '{name}': {_OVERWRITES}")
-            if isinstance(module, nn.Conv2d | nn.Linear) and name not in layers:
-                layers.append(name)
-            elif isinstance(module, BATCHNORMS):
-                feeds[name] = feeds.get(name, frozenset()) | _feeding_layers(node, modules, is_left_alone)
-        elif node.op in ("call_function", "call_method"):
-            function = str(getattr(node.target, "__name__", node.target))
-            if function in UNREACHABLE:
-                raise UserError(
-                    f"sparsify cannot convert the call of {function} in {_place(node, model)}: "
-                    "use a module, or an assignment that is not in place"
-                )
-            if node.kwargs.get("inplace") and (function not in SAVING_VERSIONS or _is_input_read_later(node)):
-                raise UserError(
-                    f"sparsify cannot convert the call of {function} in {_place(node, model)}: {_OVERWRITES}"
-                )
-            functionals = functionals or function in SAVING_VERSIONS
-    last = next((node for node in reversed(graph.nodes) if layers and node.target == layers[-1]), None)
-    passed = _since_layers(last, modules)[1] if last is not None else frozenset()
-    return NetworkGraph(tuple(layers), feeds, functionals, passed)
+    return _Reading(model, graph, is_left_alone, recorded).facts(branches)
+
+
+def where(error: BaseException, model: nn.Module, stack: Sequence[str]) -> str:
+    """The module and the line of an error in a user's code, and what it says."""
+    modules, name = dict(model.named_modules()), stack[-1] if stack else ""
+    kind = type(modules.get(name, model)).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    line = _line(error)
+    return f"in '{name}' ({kind}){line}: {text[:300]}" if name else f"in {kind}{line}: {text[:300]}"
+
+
+def _line(error: BaseException) -> str:
+    """`, file.py line 12`: the last place in somebody's own code."""
+    ours, found, trace = (str(Path(torch.__file__).parent), str(Path(__file__).parent)), "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(ours):
+            found = f", {Path(file).name} line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def is_plain_norm(module: nn.Module) -> bool:
+    """Whether a BatchNorm does nothing else: its class has PyTorch's own forward(), or ours."""
+    return isinstance(module, BATCHNORMS) and type(module).forward in _PLAIN_NORMS
 
 
 class _Tracer(fx.Tracer):
-    def __init__(self, is_left_alone: Callable[[str], bool]) -> None:
+    def __init__(self, is_left_alone: Callable[[str], bool], stack: list[str]) -> None:
         super().__init__()
-        self.is_left_alone = is_left_alone
+        self.is_left_alone, self.stack = is_left_alone, stack
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        leaf = isinstance(m, (nn.Conv2d, nn.Linear, *BATCHNORMS)) or self.is_left_alone(module_qualified_name)
-        return leaf or super().is_leaf_module(m, module_qualified_name)
+        if isinstance(m, LAYERS) or is_plain_norm(m) or self.is_left_alone(module_qualified_name):
+            return True
+        return super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        self.stack.append(self.path_of_module(m))
+        result = super().call_module(m, forward, args, kwargs)
+        self.stack.pop()
+        return result
 
 
-def _feeding_layers(
-    batchnorm: fx.Node, modules: dict[str, nn.Module], is_left_alone: Callable[[str], bool]
-) -> frozenset[str | None]:
-    return _since_layers(batchnorm, modules, is_left_alone)[0]
+class _Reading:
+    """Reads the facts off a graph of calls."""
+
+    def __init__(
+        self, model: nn.Module, graph: fx.Graph, is_left_alone: Callable[[str], bool], recorded: bool
+    ) -> None:
+        self.model, self.graph, self.is_left_alone = model, graph, is_left_alone
+        self.modules = dict(model.named_modules())
+        # An object that was changed in place has one name in a recording: nobody knows who reads it again.
+        self.in_place = {
+            str(node.target)
+            for node in graph.nodes
+            if node.op == "call_module"
+            and getattr(self.modules[str(node.target)], "inplace", False) is True
+            and not is_left_alone(str(node.target))
+            and (recorded or _is_input_read_later(node))
+        }
+
+    def facts(self, branches: tuple[str, ...]) -> NetworkGraph:
+        layers: list[str] = []
+        norms: dict[str, list[fx.Node]] = {}
+        functionals, calls = False, []
+        for node in self.graph.nodes:
+            module = self._module(node)
+            if isinstance(module, LAYERS):
+                if str(node.target) not in layers:
+                    layers.append(str(node.target))
+            elif isinstance(module, BATCHNORMS):
+                norms.setdefault(str(node.target), []).append(node)
+            elif node.op in ("call_function", "call_method"):
+                function = _name(node)
+                functionals = functionals or function in SAVING_VERSIONS
+                owner = _owner(node)
+                if function == "batch_norm" and isinstance(self.modules.get(owner), BATCHNORMS):
+                    norms.setdefault(owner, []).append(node)
+                elif function in _LAYER_CALLS or function == "batch_norm":
+                    calls.append(f"{function} in {_place(node, self.model)}")
+        norms = {name: nodes for name, nodes in norms.items() if self._can_go(name, nodes)}
+        classifiers = self._classifiers(layers)
+        last = {name: self._last_call(name) for name in classifiers}
+        return NetworkGraph(
+            layers=tuple(layers),
+            feeds={
+                name: frozenset().union(*(self._since_layers(node)[0] for node in nodes))
+                for name, nodes in norms.items()
+            },
+            functionals=functionals,
+            classifiers=tuple(classifiers),
+            before={name: self._since_layers(node, look_inside=True)[1] for name, node in last.items()},
+            gates=self._gates(),
+            copied=self._copied(norms),
+            in_place=frozenset(self.in_place),
+            calls=tuple(dict.fromkeys(calls)),
+            read=frozenset(str(node.target) for node in self.graph.nodes if node.op == "get_attr"),
+            branches=branches,
+        )
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self.modules[str(node.target)] if node.op == "call_module" else None
+
+    def _can_go(self, name: str, nodes: list[fx.Node]) -> bool:
+        """A BatchNorm whose class has its own forward() must call the function, once a call of the module."""
+        return is_plain_norm(self.modules[name]) or (
+            not self.is_left_alone(name) and all(node.op == "call_function" for node in nodes)
+        )
+
+    def _last_call(self, name: str) -> fx.Node:
+        return next(node for node in reversed(self.graph.nodes) if node.target == name)
+
+    def _is_layer(self, node: fx.Node) -> bool:
+        return isinstance(self._module(node), LAYERS)
+
+    def _since_layers(
+        self, node: fx.Node, look_inside: bool = False
+    ) -> tuple[frozenset[str | None], frozenset[str]]:
+        """The layers (or modules that are left alone) whose outputs reach a node, and what lies in between.
+
+        None among the layers is the network's own input.
+        """
+        found: set[str | None] = set()
+        between: set[str] = set()
+
+        def stop(source: fx.Node) -> bool:
+            if source.op in ("placeholder", "get_attr"):
+                found.add(None)
+                return True
+            left_alone = source.op == "call_module" and self.is_left_alone(str(source.target))
+            if self._is_layer(source) or (left_alone and not look_inside):
+                found.add(str(source.target))
+                return True
+            between.add(str(source.target) if source.op == "call_module" else _name(source))
+            return False
+
+        _walk_back(_inputs(node), stop)
+        return frozenset(found), frozenset(between)
+
+    def _classifiers(self, layers: list[str]) -> list[str]:
+        """Layers that end the network; a rectifier or a norm after a layer says that it gives features.
+
+        If nothing ends it in this way, as in SqueezeNet, the last layer counts.
+        """
+        found: set[str] = set()
+        others: set[str] = set()
+
+        def stop(source: fx.Node) -> bool:
+            module = self._module(source)
+            if isinstance(module, LAYERS):
+                found.add(str(source.target))
+                return True
+            if isinstance(module, OTHER_LAYERS) or _name(source) in _LAYER_CALLS:
+                others.add(_name(source))
+                return True
+            return self._is_kind(source, _RECTIFIERS)
+
+        output = next(node for node in self.graph.nodes if node.op == "output")
+        _walk_back(output.all_input_nodes, stop)
+        if not found and not others:
+            return layers[-1:]
+        return [name for name in layers if name in found]
+
+    def _is_kind(self, node: fx.Node, kinds: Iterable[str]) -> bool:
+        """Whether a call's or a module's name is, or ends with, one of these."""
+        module = self._module(node)
+        name = _name(node) if module is None else type(module).__name__
+        return name.lower().endswith(tuple(kinds)) or name.lower().startswith(("batchnorm", "groupnorm"))
+
+    def _gates(self) -> frozenset[str]:
+        """Layers between a pooling and a sigmoid or the like, whose result multiplies."""
+        found: set[str] = set()
+        for product in self.graph.nodes:
+            if _name(product) not in _PRODUCTS or len(product.all_input_nodes) < 2:
+                continue
+            for side in product.all_input_nodes:
+                gate = self._gate_behind(side)
+                if gate is not None:
+                    found |= self._layers_after_pooling(gate)
+        return frozenset(found)
+
+    def _gate_behind(self, side: fx.Node) -> fx.Node | None:
+        """The sigmoid that a factor comes from, through views only."""
+        while not _names_gate(self._kind(side)):
+            if _name(side) not in _VIEWS or not side.all_input_nodes:
+                return None
+            side = side.all_input_nodes[0]
+        return side
+
+    def _kind(self, node: fx.Node) -> str:
+        module = self._module(node)
+        return _name(node) if module is None else type(module).__name__
+
+    def _layers_after_pooling(self, gate: fx.Node) -> set[str]:
+        """The layers from a gate back to a pooling; none if one path does not come from one."""
+        layers: set[str] = set()
+        pooled: list[bool] = []
+
+        def stop(source: fx.Node) -> bool:
+            if source.op in ("placeholder", "get_attr"):
+                pooled.append(source.op == "get_attr")
+                return True
+            if self._kind(source) in _POOLS or "pool" in self._kind(source).lower():
+                pooled.append(True)
+                return True
+            if self._is_layer(source):
+                layers.add(str(source.target))
+            return False
+
+        _walk_back(gate.all_input_nodes, stop)
+        return layers if pooled and all(pooled) and len(layers) <= 4 else set()
+
+    def _copied(self, norms: dict[str, list[fx.Node]]) -> frozenset[str]:
+        """BatchNorms around which something is changed in place, where that could be seen elsewhere.
+
+        It cannot where a layer's result is read by nobody but the BatchNorm.
+        """
+        changed: set[fx.Node] = set()
+
+        def stop(source: fx.Node) -> bool:
+            changed.add(source)
+            return not self._may_alias(source)
+
+        for node in self.graph.nodes:
+            if self._is_in_place(node):
+                _walk_back(_inputs(node)[:1], stop)
+
+        def needs_copy(node: fx.Node) -> bool:
+            taken = _inputs(node)[0]
+            alone = self._is_layer(taken) and len(taken.users) == 1
+            return (node in changed or taken in changed) and not alone
+
+        return frozenset(name for name, nodes in norms.items() if any(needs_copy(node) for node in nodes))
+
+    def _is_in_place(self, node: fx.Node) -> bool:
+        if node.op == "call_module":
+            return str(node.target) in self.in_place
+        if node.op not in ("call_function", "call_method"):
+            return False
+        name = _name(node)
+        if (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or "out" in node.kwargs:
+            return True
+        asked = any(value is True for value in node.args[1:]) and self._is_kind(node, _RECTIFIERS)
+        return bool(node.kwargs.get("inplace")) or asked
+
+    def _may_alias(self, node: fx.Node) -> bool:
+        module = self._module(node)
+        if module is not None:
+            return isinstance(module, _VIEW_MODULES) or self.is_left_alone(str(node.target))
+        return _name(node) in _VIEWS or self._is_in_place(node)
 
 
-def _since_layers(
-    node: fx.Node,
-    modules: dict[str, nn.Module],
-    is_left_alone: Callable[[str], bool] = lambda name: False,
-) -> tuple[frozenset[str | None], frozenset[str]]:
-    """The layers (or modules that are left alone) whose outputs reach a node, and what lies in between.
+_IN_PLACE_OPERATORS = {
+    f"i{name}"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+} | {"setitem"}
 
-    None among the layers is the network's own input.
-    """
-    found: set[str | None] = set()
-    between: set[str] = set()
-    seen: set[fx.Node] = set()
-    waiting = list(node.all_input_nodes)
+
+def _walk_back(nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool]) -> None:
+    """Visit each node once, and go on to what it reads unless told to stop."""
+    waiting, seen = list(nodes), set()
     while waiting:
-        source = waiting.pop()
-        if source in seen:
-            continue
-        seen.add(source)
-        name = str(getattr(source.target, "__name__", source.target))
-        if source.op in ("placeholder", "get_attr"):
-            found.add(None)
-        elif source.op == "call_module" and (
-            isinstance(modules[name], nn.Conv2d | nn.Linear) or is_left_alone(name)
-        ):
-            found.add(name)
-        else:
-            between.add(name)
-            waiting += source.all_input_nodes
-    return frozenset(found), frozenset(between)
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            if not stop(node):
+                waiting += _inputs(node)
+
+
+def _inputs(node: fx.Node) -> list[fx.Node]:
+    """What a call computes with; a BatchNorm's function also reads its parameters."""
+    return node.all_input_nodes[:1] if _name(node) == "batch_norm" else list(node.all_input_nodes)
+
+
+def _names_gate(name: str) -> bool:
+    return name.lower().endswith(_GATES)
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
 
 
 def _is_input_read_later(node: fx.Node) -> bool:
     return any(node < user for user in node.all_input_nodes[0].users)
 
 
-def _place(node: fx.Node, model: nn.Module) -> str:
+def _owner(node: fx.Node) -> str:
     stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
-    return f"{list(stack)[-1] if stack else type(model).__name__}.forward()"
+    return list(stack)[-1] if stack else ""
+
+
+def _place(node: fx.Node, model: nn.Module) -> str:
+    return f"{_owner(node) or type(model).__name__}.forward()"

@@ -1,0 +1,123 @@
+"""Whether a converted network still does what its author wrote: its outputs against the original code's.
+
+The original is given the weights that really convolve, normalised and with zeros, and its BatchNorms that went
+away are told to change nothing. Then both must compute the same, in training and in evaluation.
+"""
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
+
+from fedmef.errors import ConversionError
+from fedmef.nn.features import feature_norm
+from fedmef.nn.layers import sparse_layers
+from fedmef.nn.unchanged import only_looking
+
+SAME = 1e-3  # of the largest output; kernels may differ, and depth makes more of it
+SAME_DOUBLE = 1e-6
+
+
+def check_by_function(
+    original: nn.Module, converted: nn.Module, removed: Iterable[str], inputs: Sequence[Any]
+) -> None:
+    """Raise `ConversionError` if the two differ. `original` is used up; `removed` names BatchNorms.
+
+    In double precision if the network can: a deep one may blow up a rounding beyond any tolerance.
+    """
+    gone = [original.get_submodule(name) for name in removed]
+    exact = _as_double(original, converted, inputs)
+    if exact is not None:
+        converted, inputs = exact
+    _give_weights(original, converted)
+    for norm in gone:
+        _silence(norm)
+    for training in (False, True):
+        results = []
+        for model in (original, converted):
+            with only_looking(model), torch.no_grad():
+                model.train(training)
+                for norm in gone:
+                    norm.training = False
+                torch.random.default_generator.manual_seed(0)
+                results.append(_outputs(model, inputs))
+        _compare(*results, training, SAME if exact is None else SAME_DOUBLE)
+
+
+def _as_double(
+    original: nn.Module, converted: nn.Module, inputs: Sequence[Any]
+) -> tuple[nn.Module, list[Any]] | None:
+    """Both networks and the inputs in double precision; None, and nothing changed, if that does not run."""
+    doubled = [
+        value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for value in inputs
+    ]
+    if any(parameter.dtype != torch.float32 for parameter in original.parameters()):
+        return None
+    with only_looking(original), torch.no_grad():
+        if isinstance(_outputs(original.double().eval(), doubled), list):
+            return copy.deepcopy(converted).double(), doubled
+    original.float()
+    return None
+
+
+def _outputs(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor] | Exception:
+    try:
+        copies = copy.deepcopy(list(inputs))  # a network may write to its input
+        return [leaf for leaf in tree_leaves(model(*copies)) if isinstance(leaf, Tensor)]
+    except Exception as error:  # user code runs here, so it may raise anything
+        return error
+
+
+def _compare(expected: list[Tensor] | Exception, found: list[Tensor] | Exception, training: bool, same: float) -> None:
+    mode = "training" if training else "evaluation"
+    if isinstance(expected, Exception):
+        return  # it cannot run in this mode, whoever runs it
+    if isinstance(found, Exception):
+        raise ConversionError(f"sparsify checked its result: it cannot run in {mode}: {found}") from found
+    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
+        raise ConversionError(f"sparsify checked its result: in {mode} it gives other shapes")
+    for right, tensor in zip(expected, found, strict=True):
+        if not right.is_floating_point() or not right.numel():
+            continue
+        difference = float((right - tensor).abs().max())
+        if not difference <= same * float(right.abs().max().clamp(min=1e-6)) and right.isfinite().all():
+            raise ConversionError(
+                f"sparsify checked its result: in {mode} its outputs differ by {difference:.2g} from those of "
+                "the original code with the same weights; please report this network"
+            )
+
+
+@torch.no_grad()
+def _give_weights(original: nn.Module, converted: nn.Module) -> None:
+    """The weights that convolve, and the norm of the classifiers' features."""
+    for name, layer in sparse_layers(converted).items():
+        dense = original.get_submodule(name)
+        assert isinstance(dense, nn.Conv2d | nn.Linear)
+        dense.weight.copy_(layer.dense_weight().view_as(dense.weight))
+        if layer.bias is not None:
+            dense.bias = nn.Parameter(layer.bias.detach().clone())
+        elif dense.bias is not None:
+            dense.bias.zero_()
+    for name, module in converted.named_modules():
+        if (norm := feature_norm(module)) is not None:
+            classifier = original.get_submodule(name)
+            classifier.register_forward_pre_hook(norm.before)
+            classifier.register_forward_hook(norm.after)
+
+
+@torch.no_grad()
+def _silence(norm: nn.Module) -> None:
+    """Make a BatchNorm in evaluation give its input."""
+    assert isinstance(norm, _BatchNorm)
+    norm.eps = 0.0
+    like = next(iter([*norm.parameters(), *norm.buffers()]), torch.zeros(1))
+    norm.running_mean = torch.zeros(norm.num_features, dtype=like.dtype, device=like.device)
+    norm.running_var = torch.ones_like(norm.running_mean)
+    norm.track_running_stats = True
+    if norm.weight is not None:
+        norm.weight.fill_(1)
+        norm.bias.zero_()
