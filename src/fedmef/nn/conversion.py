@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from fedmef.nn.smooth import Smooth
 from fedmef.nn.unchanged import only_looking
 
 _ATTRIBUTE = "_fedmef_conversion"
@@ -150,7 +151,7 @@ def _running_modules() -> Iterator[list[str]]:
 
 
 def _kind(module: nn.Module) -> str:
-    return type(getattr(module, "activation", module)).__name__
+    return type(module.activation if isinstance(module, Smooth) else module).__name__
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from fedmef.errors import ConversionError, UserError
 from fedmef.nn.graph import NetworkGraph, trace_network, where
-from fedmef.nn.trace import modes_kept
+from fedmef.nn.record import record
 from fedmef.nn.unchanged import only_looking
 
 SIZES = (32, 64, 224, 28, 299)  # heights and widths that are tried, in this order
@@ -81,24 +81,29 @@ def follow(
         return graph, guess
 
 
-def run_lazy_modules(model: nn.Module, example: Example | None) -> None:
-    """Give lazy modules their shapes by running the example; raises `ConversionError` if there is none."""
-    lazy = [
-        name
-        for name, module in model.named_modules()
-        if any(is_lazy(tensor) for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)])
-    ]
-    if not lazy:
-        return
-    kind = type(model.get_submodule(lazy[0])).__name__
+def run_once(model: nn.Module, example: Example | None) -> None:
+    """Run the example: lazy modules get their shapes, and forward() makes what it makes at the first call.
+
+    Raises `ConversionError` if it cannot run, or if there are lazy modules and no example.
+    """
     if example is None:
-        raise ConversionError(
-            f"sparsify cannot convert '{lazy[0]}' ({kind}): it has no shape yet; give example=, a batch of images"
-        )
+        lazy = next((name for name, module in model.named_modules() if _is_lazy(module)), None)
+        if lazy is not None:
+            raise ConversionError(
+                f"sparsify cannot convert '{lazy}' ({type(model.get_submodule(lazy)).__name__}): it has no "
+                "shape yet; give example=, a batch of images"
+            )
+        return
+    stack: list[str] = []
     try:
-        with modes_kept(model), torch.no_grad():
-            model.eval()(*example.arguments)
+        with only_looking(model):
+            record(model, example.arguments, lambda module, name: False, stack)
     except Exception as error:  # user code runs here, so it may raise anything
         raise ConversionError(
-            f"sparsify cannot run {type(model).__name__} on the example: {where(error, model, ())}"
+            f"sparsify cannot run {type(model).__name__} on the example: {where(error, model, stack)}"
         ) from error
+
+
+def _is_lazy(module: nn.Module) -> bool:
+    own = [*module._parameters.values(), *module._buffers.values()]
+    return any(tensor is not None and is_lazy(tensor) for tensor in own)

@@ -108,3 +108,12 @@ def feature_norm(layer: nn.Module) -> FeatureNorm | None:
     """The normalisation of a layer's features, if it has one."""
     owners = (getattr(hook, "__self__", None) for hook in layer._forward_pre_hooks.values())
     return next((owner for owner in owners if isinstance(owner, FeatureNorm)), None)
+
+
+def remove_feature_norms(model: nn.Module) -> None:
+    """Take them away again."""
+    for layer in model.modules():
+        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+            ours = [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), FeatureNorm)]
+            for key in ours:
+                del hooks[key]

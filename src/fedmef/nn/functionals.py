@@ -6,12 +6,15 @@ control flow included, stays the user's own code, and so does all of a module th
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedmef.nn.weighting import multiply
 from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from fedmef.nn.relu import clamp, leaky_relu
 from fedmef.nn.smooth import SMOOTH, smooth
@@ -57,8 +60,40 @@ ROUNDED_VERSIONS: dict[str, Callable[..., Tensor]] = {
 }
 
 
+@dataclass(frozen=True)
+class Saving:
+    """Which calls are answered, besides those that keep less at no price.
+
+    Attributes:
+        rounded: those of smooth activations, whose gradient is rounded then.
+        gate_sparsity: share of a gate's input that is forgotten; None leaves products to PyTorch.
+        dtype: how the rest of it is stored.
+    """
+
+    rounded: bool = False
+    gate_sparsity: float | None = None
+    dtype: torch.dtype | None = None
+
+    @property
+    def versions(self) -> dict[str, Callable[..., Any]]:
+        """Our versions by name."""
+        products = {}
+        if self.gate_sparsity is not None:
+            product = partial(multiply, sparsity=self.gate_sparsity, dtype=self.dtype)
+            products = dict.fromkeys(("mul", "__mul__", "__rmul__", "multiply"), product)
+        return SAVING_VERSIONS | (ROUNDED_VERSIONS if self.rounded else {}) | products
+
+    def enter(self, model: nn.Module, args: Any) -> None:
+        """A hook: from here on calls are answered."""
+        _mode(self).__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, model: nn.Module, args: Any, output: Any) -> None:
+        """A hook: and no longer."""
+        _mode(self).__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
 class _SavingFunctions(TorchFunctionMode):
-    def __init__(self, versions: dict[str, Callable[..., Tensor]]) -> None:
+    def __init__(self, versions: dict[str, Callable[..., Any]]) -> None:
         super().__init__()
         self.versions = versions
 
@@ -67,7 +102,7 @@ class _SavingFunctions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         saving = self.versions.get(getattr(func, "__name__", ""))
-        if saving is None or kwargs.get("return_indices") or _SKIPPED.depth:
+        if saving is None or kwargs.get("return_indices") or "out" in kwargs or _SKIPPED.depth:
             return func(*args, **kwargs)
         return saving(*args, **kwargs)
 
@@ -78,20 +113,20 @@ class _Skipped(threading.local):
     depth = 0
 
 
-_MODE = _SavingFunctions(SAVING_VERSIONS)
-_ROUNDING_MODE = _SavingFunctions(SAVING_VERSIONS | ROUNDED_VERSIONS)
 _SKIPPED = _Skipped()
 
 
-def save_memory_in_functionals(
-    model: nn.Module, skipped: Iterable[nn.Module] = (), rounded: bool = False
-) -> None:
-    """Answer the model's functional calls with the versions that keep little for the backward pass.
+@cache
+def _mode(saving: Saving) -> _SavingFunctions:
+    return _SavingFunctions(saving.versions)
 
-    `rounded`: those of smooth activations too.
-    """
-    model.register_forward_pre_hook(_enter_rounding if rounded else _enter)
-    model.register_forward_hook(_leave_rounding if rounded else _leave, always_call=True)
+
+def save_memory_in_functionals(
+    model: nn.Module, skipped: Iterable[nn.Module] = (), saving: Saving = Saving()  # noqa: B008  (frozen)
+) -> None:
+    """Answer the model's functional calls with the versions that keep little for the backward pass."""
+    model.register_forward_pre_hook(saving.enter)
+    model.register_forward_hook(saving.leave, always_call=True)
     for module in skipped:
         module.register_forward_pre_hook(_pause)
         module.register_forward_hook(_resume, always_call=True)
@@ -99,24 +134,8 @@ def save_memory_in_functionals(
 
 def are_saving(model: nn.Module) -> bool:
     """Whether the model's functional calls are answered by the versions that keep little."""
-    hooks = model._forward_pre_hooks.values()
-    return _enter in hooks or _enter_rounding in hooks
-
-
-def _enter(module: nn.Module, args: Any) -> None:
-    _MODE.__enter__()  # type: ignore[no-untyped-call]
-
-
-def _leave(module: nn.Module, args: Any, output: Any) -> None:
-    _MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
-
-def _enter_rounding(module: nn.Module, args: Any) -> None:
-    _ROUNDING_MODE.__enter__()  # type: ignore[no-untyped-call]
-
-
-def _leave_rounding(module: nn.Module, args: Any, output: Any) -> None:
-    _ROUNDING_MODE.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
+    return any(isinstance(owner, Saving) for owner in owners)
 
 
 def _pause(module: nn.Module, args: Any) -> None:

@@ -1,6 +1,7 @@
 """What `sparsify` must know of a network: the order of its layers, what feeds each BatchNorm, where it ends."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 LAYERS = (nn.Conv2d, nn.Linear)
 # Layers of other kinds, which stay as they are; what comes after one of them is no classifier's input.
 OTHER_LAYERS = (nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
-_LAYER_CALLS = {"conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "bilinear", "matmul", "einsum"}
+_LAYER_CALLS = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "bilinear", "matmul", "bmm", "einsum",
+    "scaled_dot_product_attention",
+}  # fmt: skip
 _PLAIN_NORMS = {
     nn.BatchNorm1d.forward,
     nn.BatchNorm2d.forward,
@@ -54,6 +58,7 @@ class NetworkGraph:
         before: for each of them what its input passes since the layers before it: modules by name, and
             functions.
         gates: layers that compute how much of each channel passes (squeeze-and-excitation).
+        products: whether two tensors are multiplied, such as features and a gate.
         copied: BatchNorms that leave a copy if they go away: what they read or give is changed in place.
         in_place: modules that must stay in place, because what they overwrite is read again.
         calls: where forward() calls a layer's function, which no module can take the place of.
@@ -67,6 +72,7 @@ class NetworkGraph:
     classifiers: tuple[str, ...] = ()
     before: dict[str, frozenset[str]] = field(default_factory=dict)
     gates: frozenset[str] = frozenset()
+    products: bool = False
     copied: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
     calls: tuple[str, ...] = ()
@@ -129,6 +135,18 @@ def is_plain_norm(module: nn.Module) -> bool:
     return isinstance(module, BATCHNORMS) and type(module).forward in _PLAIN_NORMS
 
 
+class _Proxy(fx.Proxy):
+    """Notes `x += y` as what it is; a plain one takes it for `x = x + y`."""
+
+
+for _operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+
+    def _in_place(self: fx.Proxy, other: Any, target: Any = getattr(operator, f"i{_operator}")) -> Any:
+        return self.tracer.create_proxy("call_function", target, (self, other), {})
+
+    setattr(_Proxy, f"__i{_operator}__", _in_place)
+
+
 class _Tracer(fx.Tracer):
     def __init__(self, is_left_alone: Callable[[str], bool], stack: list[str]) -> None:
         super().__init__()
@@ -138,6 +156,9 @@ class _Tracer(fx.Tracer):
         if isinstance(m, LAYERS) or is_plain_norm(m) or self.is_left_alone(module_qualified_name):
             return True
         return super().is_leaf_module(m, module_qualified_name)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
         self.stack.append(self.path_of_module(m))
@@ -195,7 +216,8 @@ class _Reading:
             functionals=functionals,
             classifiers=tuple(classifiers),
             before={name: self._since_layers(node, look_inside=True)[1] for name, node in last.items()},
-            gates=self._gates(),
+            gates=frozenset().union(*(self._layers_after_pooling(gate) for gate in self._gates())),
+            products=any(_name(node) in _PRODUCTS and len(_inputs(node)) > 1 for node in self.graph.nodes),
             copied=self._copied(norms),
             in_place=frozenset(self.in_place),
             calls=tuple(dict.fromkeys(calls)),
@@ -218,6 +240,12 @@ class _Reading:
     def _is_layer(self, node: fx.Node) -> bool:
         return isinstance(self._module(node), LAYERS)
 
+    def _is_other_layer(self, node: fx.Node) -> bool:
+        """A layer that stays as it is: one of another kind, or a function."""
+        if node.op == "call_module":
+            return isinstance(self._module(node), OTHER_LAYERS)
+        return node.op in ("call_function", "call_method") and _name(node) in _LAYER_CALLS
+
     def _since_layers(
         self, node: fx.Node, look_inside: bool = False
     ) -> tuple[frozenset[str | None], frozenset[str]]:
@@ -233,7 +261,7 @@ class _Reading:
                 found.add(None)
                 return True
             left_alone = source.op == "call_module" and self.is_left_alone(str(source.target))
-            if self._is_layer(source) or (left_alone and not look_inside):
+            if self._is_layer(source) or self._is_other_layer(source) or (left_alone and not look_inside):
                 found.add(str(source.target))
                 return True
             between.add(str(source.target) if source.op == "call_module" else _name(source))
@@ -255,7 +283,7 @@ class _Reading:
             if isinstance(module, LAYERS):
                 found.add(str(source.target))
                 return True
-            if isinstance(module, OTHER_LAYERS) or _name(source) in _LAYER_CALLS:
+            if self._is_other_layer(source):
                 others.add(_name(source))
                 return True
             return self._is_kind(source, _RECTIFIERS)
@@ -272,24 +300,18 @@ class _Reading:
         name = _name(node) if module is None else type(module).__name__
         return name.lower().endswith(tuple(kinds)) or name.lower().startswith(("batchnorm", "groupnorm"))
 
-    def _gates(self) -> frozenset[str]:
-        """Layers between a pooling and a sigmoid or the like, whose result multiplies."""
-        found: set[str] = set()
-        for product in self.graph.nodes:
-            if _name(product) not in _PRODUCTS or len(product.all_input_nodes) < 2:
-                continue
-            for side in product.all_input_nodes:
-                gate = self._gate_behind(side)
-                if gate is not None:
-                    found |= self._layers_after_pooling(gate)
-        return frozenset(found)
+    def _gates(self) -> list[fx.Node]:
+        """Sigmoids and the like whose result multiplies something else."""
+        products = [node for node in self.graph.nodes if _name(node) in _PRODUCTS and len(_inputs(node)) > 1]
+        gates = [self._gate_behind(side) for product in products for side in _inputs(product)]
+        return [gate for gate in gates if gate is not None]
 
     def _gate_behind(self, side: fx.Node) -> fx.Node | None:
         """The sigmoid that a factor comes from, through views only."""
         while not _names_gate(self._kind(side)):
-            if _name(side) not in _VIEWS or not side.all_input_nodes:
+            if _name(side) not in _VIEWS or not _inputs(side):
                 return None
-            side = side.all_input_nodes[0]
+            side = _inputs(side)[0]
         return side
 
     def _kind(self, node: fx.Node) -> str:
@@ -305,14 +327,14 @@ class _Reading:
             if source.op in ("placeholder", "get_attr"):
                 pooled.append(source.op == "get_attr")
                 return True
-            if self._kind(source) in _POOLS or "pool" in self._kind(source).lower():
+            if self._kind(source) in _POOLS or self._kind(source).lower().endswith("pool"):
                 pooled.append(True)
                 return True
             if self._is_layer(source):
                 layers.add(str(source.target))
             return False
 
-        _walk_back(gate.all_input_nodes, stop)
+        _walk_back(_inputs(gate), stop)
         return layers if pooled and all(pooled) and len(layers) <= 4 else set()
 
     def _copied(self, norms: dict[str, list[fx.Node]]) -> frozenset[str]:
@@ -373,8 +395,20 @@ def _walk_back(nodes: Iterable[fx.Node], stop: Callable[[fx.Node], bool]) -> Non
 
 
 def _inputs(node: fx.Node) -> list[fx.Node]:
-    """What a call computes with; a BatchNorm's function also reads its parameters."""
-    return node.all_input_nodes[:1] if _name(node) == "batch_norm" else list(node.all_input_nodes)
+    """The tensors that a call computes with, without sizes; a BatchNorm's function also reads parameters."""
+    tensors = [source for source in node.all_input_nodes if not _is_size(source)]
+    return tensors[:1] if _name(node) == "batch_norm" else tensors
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Whether a call gives numbers that follow from shapes."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = _name(node)
+    if name in ("size", "dim", "numel") or (name == "getattr" and node.args[1:] in (("shape",), ("ndim",))):
+        return True
+    arithmetic = getattr(node.target, "__module__", None) == "_operator"
+    return arithmetic and bool(node.all_input_nodes) and all(map(_is_size, node.all_input_nodes))
 
 
 def _names_gate(name: str) -> bool:

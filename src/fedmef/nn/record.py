@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -131,7 +132,7 @@ class _Recorder(TorchFunctionMode):
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
         self.alive.append(tensor)
         self.nodes[id(tensor)] = node
-        self.recording.shapes[node.name] = tuple(tensor.shape)
+        self.recording.shapes[node.name] = () if is_lazy(tensor) else tuple(tensor.shape)
 
     def _as_nodes(self, values: Any) -> Any:
         return tree_map(self._as_node, values)

@@ -4,6 +4,7 @@ import copy
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,9 +17,9 @@ from fedmef.experiment.randomness import generator_for
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.check import check_by_function
 from fedmef.nn.conversion import Conversion, attach, kept_bytes
-from fedmef.nn.example import Example, follow, run_lazy_modules
+from fedmef.nn.example import Example, follow, run_once
 from fedmef.nn.features import normalize_features
-from fedmef.nn.functionals import save_memory_in_functionals
+from fedmef.nn.functionals import Saving, save_memory_in_functionals
 from fedmef.nn.graph import BATCHNORMS, LAYERS, NetworkGraph, is_plain_norm
 from fedmef.nn.layers import SparseConv2d, SparseLinear, symmetric_padding
 from fedmef.nn.normalization import Scaling
@@ -32,6 +33,8 @@ from fedmef.sparsity.arrays import Bytes
 from fedmef.sparsity.masks import enliven
 
 Initialization = Literal["random", "magnitude"]
+
+_PARAMETRISED = "its weight is parametrised"
 
 
 def sparsify(
@@ -102,12 +105,16 @@ def sparsify(
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
     given = Example.of(example)
     with unchanged_on_error(model):
-        run_lazy_modules(model, given)
+        run_once(model, given)
         plan = _Plan.of(model, given, skip=skip, keep_dense=keep_dense, first=first, last=last)
-        looked_at = None if consume else plan.example or (None if quiet else Example.guessed(model))
+        wanted = example is not None and not consume if check is None else check
+        looked_at = plan.example or (Example.guessed(model) if wanted or not (quiet or consume) else None)
+        if wanted and looked_at is None:
+            raise UserError("check = True: needs example=, a batch of images")
+        if consume and not wanted:
+            looked_at = None
         parameters, kept_before = _size(model), looked_at and kept_bytes(model, looked_at.arguments)
-        checked = looked_at is not None and (example is not None if check is None else check)
-        original = _copy(model, must=bool(check)) if checked else None
+        original = _copy(model, must=bool(check)) if wanted else None
         cache = {"activation_sparsity": activation_sparsity, "cache_dtype": cache_dtype}
         normalization: dict[str, Any] = {}
         if normalize:
@@ -116,7 +123,7 @@ def sparsify(
             sparsity, distribution, initialization, seed, cache, normalization, consume
         )
         removed = plan.batchnorms_without_need(replacements) if normalize else []
-        plan.put_in(replacements, removed, normalize, compact_activations, rounded=activation_sparsity > 0)
+        plan.put_in(replacements, removed, normalize, compact_activations, cache)
         guard_batchnorm(model)
         if original is not None and looked_at is not None:
             check_by_function(original, model, removed, looked_at.arguments)
@@ -159,11 +166,10 @@ class _Plan:
         self.model, self.graph, self.example, self.skipped = model, graph, example, skipped
         self.first, self.last = first, last
         self.modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
-        self.left = {
-            name or type(model).__name__: reason
-            for name, module in self.modules.items()
-            if (reason := self._reason(name, module))
-        }
+        self.left: dict[str, str] = {}
+        for name, module in self.modules.items():
+            if not self._is_inside_a_left_one(name) and (reason := self._reason(name, module)):
+                self.left[name or type(model).__name__] = reason
         self.left |= {call: "sparsify swaps modules, not calls of functions" for call in graph.calls}
         self.convertible = {
             name: self.modules[name] for name in graph.layers if name in self.modules and name not in self.left
@@ -236,6 +242,13 @@ class _Plan:
                 f"sparsity = {sparsity}: leaves no weight in '{starved[0]}'; lower it, or add to keep_dense"
             )
         self.sparse = list(counts)
+        if blocked := [name for name in self.graph.layers if name in self.left and not counts]:
+            name = blocked[0]
+            raise ConversionError(
+                f"sparsify found no layer that it could make sparse: '{name}' "
+                f"({type(self.modules[name]).__name__}): {self.left[name]}"
+                + (f"; {len(blocked) - 1} more layers like it" if len(blocked) > 1 else "")
+            )
         replacements: dict[str, SparseConv2d] = {}
         for name, layer in self.convertible.items():
             whole = {"activation_sparsity": 0.0} if name in self.first or name in self.last else {}
@@ -263,7 +276,7 @@ class _Plan:
         removed: Iterable[str],
         normalize: bool,
         compact_activations: bool,
-        rounded: bool,
+        cache: Mapping[str, Any],
     ) -> None:
         """Change the model."""
         shapes = {name: tuple(_weight(self.model.get_submodule(name)).shape) for name in self.last}
@@ -277,7 +290,7 @@ class _Plan:
                 module for name, module in self.modules.items() if name not in self.graph.in_place
             )
         if compact_activations:
-            self._compact_activations(rounded)
+            self._compact_activations(cache["activation_sparsity"], cache["cache_dtype"])
 
     def batchnorms_left(self, removed: Iterable[str], normalize: bool) -> dict[str, str]:
         """Those that were to go away and could not."""
@@ -299,11 +312,13 @@ class _Plan:
             plain = type(module).__module__.startswith("torch.nn")
             return f"{type(module).__name__} is not converted" if plain else "it has parameters of its own"
         if known in BATCHNORMS:
-            return None if name in self.graph.feeds else "its class has a forward() of its own, or never runs"
+            if name in self.graph.feeds:
+                return None
+            return "forward() never calls it" if is_plain_norm(module) else _own_forward(module)
         if type(module).forward is not known.forward:
-            return f"{type(module).__name__} has a forward() of its own"
+            return _own_forward(module)
         if is_parametrized(module) or "weight" not in module._parameters:
-            return "its weight is parametrised"
+            return _PARAMETRISED
         if name not in self.graph.layers:
             return "forward() never calls it"
         if _has_hooks(module):
@@ -315,6 +330,16 @@ class _Plan:
         if self._owners()[id(module.weight)] > 1:
             return "it shares its weight with another module"
         return _padding_problem(module) if isinstance(module, nn.Conv2d) else None
+
+    def _is_inside_a_left_one(self, name: str) -> bool:
+        """Such as a part of nn.MultiheadAttention, or what computes a parametrised weight."""
+        outer = name
+        while outer:
+            outer = outer.rpartition(".")[0]
+            reason = self.left.get(outer, "")
+            if reason.endswith("is not converted") or reason == _PARAMETRISED:
+                return True
+        return False
 
     def _owners(self) -> dict[int, int]:
         """How many modules each parameter belongs to."""
@@ -330,10 +355,10 @@ class _Plan:
         for name in self.last:
             before = self.graph.before.get(name, frozenset())
             kinds = [type(modules[part]).__name__ if part in modules else part for part in before]
-            if len(self.graph.layers) > 1 and name in self.convertible and "norm" not in " ".join(kinds).lower():
+            if len(self.graph.layers) > 1 and name in self.modules and "norm" not in " ".join(kinds).lower():
                 normalize_features(modules[name], shapes[name])
 
-    def _compact_activations(self, rounded: bool) -> None:
+    def _compact_activations(self, sparsity: float, dtype: torch.dtype | None) -> None:
         """Modules are swapped; functional calls, if there are any, are answered but in modules left alone."""
         for name, module in self.modules.items():
             in_place = name in self.graph.in_place
@@ -341,7 +366,7 @@ class _Plan:
                 _replace(self.model, name, (ReLU if type(module) is nn.ReLU else ReLU6)(in_place))
             elif type(module) is nn.LeakyReLU:
                 module.__class__ = LeakyReLU
-            elif type(module) in SMOOTH and rounded and not _has_hooks(module):
+            elif type(module) in SMOOTH and sparsity and not _has_hooks(module):
                 not_in_place([module])
                 _replace(self.model, name, Smooth(module, in_place))
             elif type(module) is nn.MaxPool2d and not module.return_indices:
@@ -350,9 +375,10 @@ class _Plan:
                 module.__class__ = AvgPool2d
             elif type(module) is nn.AdaptiveAvgPool2d:
                 module.__class__ = AdaptiveAvgPool2d
-        if self.graph.functionals:
+        saving = Saving(sparsity > 0, sparsity if sparsity and self.graph.products else None, dtype)
+        if self.graph.functionals or saving.gate_sparsity:
             skipped = [module for name, module in self.model.named_modules() if self.skipped.match(name)]
-            save_memory_in_functionals(self.model, skipped, rounded)
+            save_memory_in_functionals(self.model, skipped, saving)
 
 
 def _layers_named(given: Iterable[str], model: nn.Module, graph: NetworkGraph, argument: str) -> list[str]:
@@ -361,6 +387,12 @@ def _layers_named(given: Iterable[str], model: nn.Module, graph: NetworkGraph, a
     if names.patterns and not found:
         raise UserError(f"{argument}: {list(names.patterns)} names no convolution or linear layer")
     return found
+
+
+def _own_forward(module: nn.Module) -> str:
+    code = type(module).forward.__code__
+    place = f"{Path(code.co_filename).name} line {code.co_firstlineno}"
+    return f"{type(module).__name__} has a forward() of its own ({place})"
 
 
 def _padding_problem(layer: nn.Conv2d) -> str | None:

@@ -1,13 +1,12 @@
 """Models that stay as they are: after an error, and after a run that is only a look."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 
 from fedmef.nn.trace import modes_kept
 
@@ -41,7 +40,7 @@ def only_looking(model: nn.Module) -> Iterator[None]:
                 module._buffers.update(own)
             with torch.no_grad():
                 for buffer, value in buffers:
-                    buffer.copy_(value)
+                    buffer.data = value  # one that was changed in place, or has another type by now
 
 
 def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +52,9 @@ def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _kept(value: Any) -> Any:
     """A parameter without a shape is given one in place, so a copy is kept of it."""
-    return copy.deepcopy(value) if isinstance(value, Tensor) and is_lazy(value) else value
+    if not isinstance(value, UninitializedParameter | UninitializedBuffer):
+        return value
+    return type(value)(value.requires_grad, device=value.device, dtype=value.dtype)
 
 
 def _restore(attributes: dict[str, Any], before: dict[str, Any]) -> None:
