@@ -296,7 +296,11 @@ class LinearGate(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv, self.bn, self.pool = conv(channels, channels), nn.BatchNorm2d(channels), nn.AdaptiveAvgPool2d(1)
+        self.conv, self.bn, self.pool = (
+            conv(channels, channels),
+            nn.BatchNorm2d(channels),
+            nn.AdaptiveAvgPool2d(1),
+        )
         self.fc = nn.Sequential(
             nn.Linear(channels, 4), nn.ReLU(inplace=True), nn.Linear(4, channels), nn.Sigmoid()
         )
@@ -491,7 +495,11 @@ class Preactivated(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.bn1, self.relu, self.conv1 = nn.BatchNorm2d(channels), nn.ReLU(inplace=True), conv(channels, channels)
+        self.bn1, self.relu, self.conv1 = (
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            conv(channels, channels),
+        )
         self.bn2, self.conv2 = nn.BatchNorm2d(channels), conv(channels, channels)
 
     def forward(self, x: Any) -> Any:
@@ -550,7 +558,10 @@ class Attention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.body, self.attend = unit(channels, channels), nn.MultiheadAttention(channels, 2, batch_first=True)
+        self.body, self.attend = (
+            unit(channels, channels),
+            nn.MultiheadAttention(channels, 2, batch_first=True),
+        )
 
     def forward(self, x: Any) -> Any:
         x = F.max_pool2d(self.body(x), 4)
@@ -649,9 +660,13 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "Mish": activated(nn.Mish),
     "PReLU": activated(nn.PReLU),
     "a swish of its own": activated(MemoryEfficientSwish),
-    "GroupNorm": of(lambda channels: nn.Sequential(conv(channels, channels), nn.GroupNorm(4, channels), nn.ReLU())),
+    "GroupNorm": of(
+        lambda channels: nn.Sequential(conv(channels, channels), nn.GroupNorm(4, channels), nn.ReLU())
+    ),
     "InstanceNorm": of(
-        lambda channels: nn.Sequential(conv(channels, channels), nn.InstanceNorm2d(channels, affine=True), nn.ReLU())
+        lambda channels: nn.Sequential(
+            conv(channels, channels), nn.InstanceNorm2d(channels, affine=True), nn.ReLU()
+        )
     ),
     "SyncBatchNorm": sync_norm,
     "ConvNeXt": of(ConvNeXt),
@@ -661,10 +676,14 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
         lambda channels: nn.Sequential(Standardized(channels, channels, 3), unit(channels, channels))
     ),
     "padding as in TensorFlow": of(
-        lambda channels: nn.Sequential(SamePadding(channels, channels, 3, 1), nn.BatchNorm2d(channels), nn.ReLU())
+        lambda channels: nn.Sequential(
+            SamePadding(channels, channels, 3, 1), nn.BatchNorm2d(channels), nn.ReLU()
+        )
     ),
     "reflecting padding": of(
-        lambda channels: nn.Sequential(conv(channels, channels, padding_mode="reflect"), unit(channels, channels))
+        lambda channels: nn.Sequential(
+            conv(channels, channels, padding_mode="reflect"), unit(channels, channels)
+        )
     ),
     "attention over pixels": of(Attention),
 }

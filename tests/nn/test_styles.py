@@ -40,11 +40,7 @@ def test_without_sparsity_everybodys_network_computes_what_it_did(name: str) -> 
         converted = sparsify(copy.deepcopy(plain), sparsity=0.0, quiet=True, example=images)
         assert sparse_layers(converted)
         expected, found = (
-            [
-                leaf
-                for leaf in tree_leaves(_seeded(model, *copy.deepcopy(images)))
-                if isinstance(leaf, Tensor)
-            ]
+            [leaf for leaf in tree_leaves(_seeded(model, *copy.deepcopy(images))) if isinstance(leaf, Tensor)]
             for model in (plain, converted)
         )
         torch.testing.assert_close(found, expected)
@@ -94,7 +90,9 @@ def test_everybodys_network_is_converted_checked_and_trains(name: str) -> None:
 def test_without_an_example_a_network_is_converted_too_or_stays_as_it_is(name: str) -> None:
     model = build_style(name)
     before = {part: type(module) for part, module in model.named_modules()}
-    tensors = {part: (id(tensor), tensor.clone()) for part, tensor in model.state_dict(keep_vars=True).items()}
+    tensors = {
+        part: (id(tensor), tensor.clone()) for part, tensor in model.state_dict(keep_vars=True).items()
+    }
     random = torch.get_rng_state()
     try:
         sparsify(model, **FEDMEF)
@@ -155,7 +153,9 @@ def test_gates_stay_as_they_are_and_are_listed() -> None:
 
 def test_a_norm_after_another_kind_of_layer_stays() -> None:
     other = nn.Sequential(nn.ConvTranspose2d(16, 16, 2, 2), nn.BatchNorm2d(16), nn.ReLU())
-    model = nn.Sequential(unit(3, 16), other, unit(16, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    model = nn.Sequential(
+        unit(3, 16), other, unit(16, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4)
+    )
     sparsify(model, **FEDMEF)
     assert kinds(model).count("BatchNorm2d") == 1
     assert kinds(other).count("BatchNorm2d") == 1
@@ -192,7 +192,9 @@ def test_lazy_modules_are_lazy_again_after_an_error() -> None:
 
 def test_an_example_that_does_not_run_is_said_with_module_and_line() -> None:
     model = build_style("asserts on shapes")
-    with pytest.raises(ConversionError, match=r"Asserts on the example: in Asserts, styles\.py line \d+: wrong images"):
+    with pytest.raises(
+        ConversionError, match=r"Asserts on the example: in Asserts, styles\.py line \d+: wrong images"
+    ):
         sparsify(model, example=torch.randn(2, 3, 16, 12))
     with pytest.raises(ConversionError, match=r"in 'stem\.0' \(Conv2d\)"):
         sparsify(build_style("two heads"), example=torch.randn(2, 4, 16, 16))

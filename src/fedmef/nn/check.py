@@ -59,7 +59,8 @@ def _doubled(original: nn.Module, inputs: Sequence[Any]) -> list[Any] | None:
     if any(parameter.dtype != torch.float32 for parameter in original.parameters()):
         return None
     doubled = [
-        value.double() if isinstance(value, Tensor) and value.is_floating_point() else value for value in inputs
+        value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in inputs
     ]
     original.double()
     with only_looking(original), torch.no_grad():
@@ -77,7 +78,9 @@ def _outputs(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor] | Exceptio
         return error
 
 
-def _compare(expected: list[Tensor] | Exception, found: list[Tensor] | Exception, training: bool, same: float) -> None:
+def _compare(
+    expected: list[Tensor] | Exception, found: list[Tensor] | Exception, training: bool, same: float
+) -> None:
     mode = "training" if training else "evaluation"
     if isinstance(expected, Exception):
         return  # it cannot run in this mode, whoever runs it

@@ -61,7 +61,9 @@ class Conversion:
         kept = "kept activations not measured (give example=)"
         if ratio is not None:
             kept = f"kept activations {ratio:.2f}x"
-        lines = [f"sparsify: parameters {self.parameter_ratio:.2f}x, {kept}{', checked' if self.checked else ''}"]
+        lines = [
+            f"sparsify: parameters {self.parameter_ratio:.2f}x, {kept}{', checked' if self.checked else ''}"
+        ]
         if self.dense:
             lines.append(f"  all weights kept: {_listed(self.dense)}")
         reasons: dict[str, list[str]] = {}
@@ -115,7 +117,11 @@ def kept_bytes(model: nn.Module, inputs: Sequence[Any]) -> dict[str, int] | None
         except Exception:  # user code runs here, so it may raise anything
             return None
         kept: Counter[str] = Counter()
-        own = [*model.parameters(), *model.buffers(), *(value for value in inputs if isinstance(value, Tensor))]
+        own = [
+            *model.parameters(),
+            *model.buffers(),
+            *(value for value in inputs if isinstance(value, Tensor)),
+        ]
         counted = {_address(tensor) for tensor in own}
         for kind, reference in seen:
             tensor = reference()

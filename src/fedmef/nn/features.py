@@ -114,6 +114,8 @@ def remove_feature_norms(model: nn.Module) -> None:
     """Take them away again."""
     for layer in model.modules():
         for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
-            ours = [key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), FeatureNorm)]
+            ours = [
+                key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), FeatureNorm)
+            ]
             for key in ours:
                 del hooks[key]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedmef.nn.weighting import multiply
+from fedmef.nn.dropout import dropout
 from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from fedmef.nn.relu import clamp, leaky_relu
 from fedmef.nn.smooth import SMOOTH, smooth
@@ -49,6 +50,7 @@ SAVING_VERSIONS: dict[str, Callable[..., Tensor]] = {
     "relu6": _relu6,
     "leaky_relu": _leaky_relu,
     "leaky_relu_": partial(_leaky_relu, inplace=True),
+    "dropout": dropout,
     "max_pool2d": _max_pool2d,
     "avg_pool2d": avg_pool2d,
     "adaptive_avg_pool2d": adaptive_avg_pool2d,
@@ -122,7 +124,9 @@ def _mode(saving: Saving) -> _SavingFunctions:
 
 
 def save_memory_in_functionals(
-    model: nn.Module, skipped: Iterable[nn.Module] = (), saving: Saving = Saving()  # noqa: B008  (frozen)
+    model: nn.Module,
+    skipped: Iterable[nn.Module] = (),
+    saving: Saving = Saving(),  # noqa: B008  (frozen)
 ) -> None:
     """Answer the model's functional calls with the versions that keep little for the backward pass."""
     model.register_forward_pre_hook(saving.enter)

@@ -121,7 +121,11 @@ def where(error: BaseException, model: nn.Module, stack: Sequence[str]) -> str:
 
 def _line(error: BaseException) -> str:
     """`, file.py line 12`: the last place in somebody's own code."""
-    ours, found, trace = (str(Path(torch.__file__).parent), str(Path(__file__).parent)), "", error.__traceback__
+    ours, found, trace = (
+        (str(Path(torch.__file__).parent), str(Path(__file__).parent)),
+        "",
+        error.__traceback__,
+    )
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(ours):
@@ -365,7 +369,11 @@ class _Reading:
         if node.op not in ("call_function", "call_method"):
             return False
         name = _name(node)
-        if (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or "out" in node.kwargs:
+        if (
+            (name.endswith("_") and not name.endswith("__"))
+            or name in _IN_PLACE_OPERATORS
+            or "out" in node.kwargs
+        ):
             return True
         asked = any(value is True for value in node.args[1:]) and self._is_kind(node, _RECTIFIERS)
         return bool(node.kwargs.get("inplace")) or asked

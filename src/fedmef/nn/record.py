@@ -65,7 +65,11 @@ class _Recorder(TorchFunctionMode):
         self.recording.graph.output(self._as_nodes(result))
 
     def __torch_function__(
-        self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if not self.is_on:

@@ -17,6 +17,7 @@ from fedmef.experiment.randomness import generator_for
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.check import check_by_function
 from fedmef.nn.conversion import Conversion, attach, kept_bytes
+from fedmef.nn.dropout import Dropout
 from fedmef.nn.example import Example, follow, run_once
 from fedmef.nn.features import normalize_features
 from fedmef.nn.functionals import Saving, save_memory_in_functionals
@@ -164,7 +165,8 @@ class _Plan:
         last: Collection[str],
     ) -> None:
         self.model, self.graph, self.example, self.skipped = model, graph, example, skipped
-        self.first, self.last = first, last
+        self.first = first
+        self.last = {name: tuple(_weight(model.get_submodule(name)).shape) for name in last}  # with shapes
         self.modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
         self.left: dict[str, str] = {}
         for name, module in self.modules.items():
@@ -172,7 +174,9 @@ class _Plan:
                 self.left[name or type(model).__name__] = reason
         self.left |= {call: "sparsify swaps modules, not calls of functions" for call in graph.calls}
         self.convertible = {
-            name: self.modules[name] for name in graph.layers if name in self.modules and name not in self.left
+            name: self.modules[name]
+            for name in graph.layers
+            if name in self.modules and name not in self.left
         }
         self.sparse: list[str] = []
         self.keep_dense: _Names | None = None
@@ -253,7 +257,9 @@ class _Plan:
         for name, layer in self.convertible.items():
             whole = {"activation_sparsity": 0.0} if name in self.first or name in self.last else {}
             kept = {**cache, **whole}
-            if name not in counts and (name in self.last or not (normalization or kept["activation_sparsity"])):
+            if name not in counts and (
+                name in self.last or not (normalization or kept["activation_sparsity"])
+            ):
                 continue
             count = counts.get(name, _weight(layer).numel())
             mask = _initial_mask(layer, count, initialization, generator_for(seed, "mask", name))
@@ -263,11 +269,14 @@ class _Plan:
 
     def batchnorms_without_need(self, replacements: Mapping[str, nn.Module]) -> list[str]:
         """The BatchNorms that only layers feed that normalise."""
-        normalized = replacements.keys() - set(self.last)
+        normalized = replacements.keys() - self.last.keys()
         return [
             name
             for name, feeding in self.graph.feeds.items()
-            if name in self.modules and feeding and feeding <= normalized and not _has_hooks(self.modules[name])
+            if name in self.modules
+            and feeding
+            and feeding <= normalized
+            and not _has_hooks(self.modules[name])
         ]
 
     def put_in(
@@ -279,16 +288,13 @@ class _Plan:
         cache: Mapping[str, Any],
     ) -> None:
         """Change the model."""
-        shapes = {name: tuple(_weight(self.model.get_submodule(name)).shape) for name in self.last}
         for name, replacement in replacements.items():
             _replace(self.model, name, replacement)
         for name in removed:
             _replace(self.model, name, without_norm(self.modules[name], name in self.graph.copied))
         if normalize:
-            self._normalize_features(shapes)
-            not_in_place(
-                module for name, module in self.modules.items() if name not in self.graph.in_place
-            )
+            self._normalize_features()
+            not_in_place(module for name, module in self.modules.items() if name not in self.graph.in_place)
         if compact_activations:
             self._compact_activations(cache["activation_sparsity"], cache["cache_dtype"])
 
@@ -349,14 +355,14 @@ class _Plan:
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
         return owners
 
-    def _normalize_features(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def _normalize_features(self) -> None:
         """Let a classifier normalise its input, unless the network does so or has no other layer."""
         modules = dict(self.model.named_modules())
         for name in self.last:
             before = self.graph.before.get(name, frozenset())
             kinds = [type(modules[part]).__name__ if part in modules else part for part in before]
             if len(self.graph.layers) > 1 and name in self.modules and "norm" not in " ".join(kinds).lower():
-                normalize_features(modules[name], shapes[name])
+                normalize_features(modules[name], self.last[name])
 
     def _compact_activations(self, sparsity: float, dtype: torch.dtype | None) -> None:
         """Modules are swapped; functional calls, if there are any, are answered but in modules left alone."""
@@ -369,6 +375,8 @@ class _Plan:
             elif type(module) in SMOOTH and sparsity and not _has_hooks(module):
                 not_in_place([module])
                 _replace(self.model, name, Smooth(module, in_place))
+            elif type(module) is nn.Dropout:
+                module.__class__ = Dropout
             elif type(module) is nn.MaxPool2d and not module.return_indices:
                 module.__class__ = MaxPool2d
             elif type(module) is nn.AvgPool2d:

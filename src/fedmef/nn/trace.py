@@ -16,6 +16,7 @@ from fedmef.nn.describe import array_spec, describe
 from fedmef.nn.features import feature_norm
 from fedmef.nn.layers import SparseConv2d
 from fedmef.nn.record import record
+from fedmef.nn.without_norm import Copy
 from fedmef.sparsity.network import INPUT
 from fedmef.sparsity.operations import (
     AdaptiveAveragePool,
@@ -188,7 +189,7 @@ class Trace:
         module, name = self.modules[str(node.target)], str(node.target)
         if len(inputs) != 1 or len(node.args) != 1 or node.kwargs:
             return None
-        if isinstance(module, nn.Identity):
+        if isinstance(module, nn.Identity | Copy):
             return inputs[0]
         norm = feature_norm(module)
         if norm is not None:

@@ -17,7 +17,9 @@ SMALLER = 4  # times fewer numbers than the features have
 
 class _Weighted(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, input: Tensor, factor: Tensor, sparsity: float, dtype: torch.dtype | None) -> Tensor:
+    def forward(
+        ctx: Any, input: Tensor, factor: Tensor, sparsity: float, dtype: torch.dtype | None
+    ) -> Tensor:
         ctx.channels_last = is_channels_last(input)
         ordered = in_memory_order(input, ctx.channels_last)
         pruned = PrunedActivation.prune(ordered, sparsity, dtype)
@@ -53,5 +55,7 @@ def _factor(input: Any, factor: Any) -> Tensor | None:
             factor = factor.narrow(dimension, 0, 1)
     if factor.numel() * SMALLER > input.numel():
         return None
-    fits = all(mine in (1, theirs) for mine, theirs in zip(factor.shape[::-1], input.shape[::-1], strict=False))
+    fits = all(
+        mine in (1, theirs) for mine, theirs in zip(factor.shape[::-1], input.shape[::-1], strict=False)
+    )
     return factor if fits else None
