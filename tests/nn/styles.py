@@ -1,7 +1,7 @@
 """Small networks in many people's styles, each with a habit that a converter may stumble over.
 
-None of this knows of fedmef. In those of `RELU` nothing but layers, BatchNorm, ReLU, ReLU6, pooling, sums and gates
-keeps much for the backward pass.
+None of this knows of fedmef. In those of `RELU` nothing but layers, BatchNorm, ReLU, ReLU6, pooling, sums and
+gates keeps much for the backward pass.
 """
 
 import math

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,10 +50,8 @@ def test_pytorch_is_as_it_was_afterwards_even_after_an_error() -> None:
     call, apply = nn.Module.__call__, vars(torch.autograd.Function)["apply"]
     stack: list[str] = []
     record(Odd(), [torch.ones(2, 3, 8, 8)], is_layer, [])
-    try:
+    with pytest.raises(RuntimeError):
         record(Odd(), [torch.ones(2, 3, 2, 2)], is_layer, stack)
-    except RuntimeError:
-        pass
     assert stack == ["", "conv"]
     assert nn.Module.__call__ is call
     assert vars(torch.autograd.Function)["apply"] is apply

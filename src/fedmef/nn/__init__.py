@@ -1,6 +1,7 @@
 """Layers that are sparse in storage, for anyone's training loop; nothing here knows of federations."""
 
 from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d, guard_batchnorm
+from fedmef.nn.conversion import Conversion, conversion_of
 from fedmef.nn.convolution import CachePolicy, Geometry, sparse_conv2d
 from fedmef.nn.growth import growth_scores
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
@@ -8,7 +9,6 @@ from fedmef.nn.normalization import FilterNormalization
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import LeakyReLU, ReLU, ReLU6
 from fedmef.nn.signal import check_signal
-from fedmef.nn.conversion import Conversion, conversion_of
 from fedmef.nn.sparsify import dense_by_default, sparsify
 from fedmef.sparsity.growth import GrowthScores
 

@@ -1,7 +1,7 @@
 """Whether a converted network still does what its author wrote: its outputs against the original code's.
 
-The original is given the weights that really convolve, normalised and with zeros, and its BatchNorms that went
-away are told to change nothing. Then both must compute the same, in training and in evaluation.
+The original is given the weights that really convolve, normalised and with zeros, and its BatchNorms that
+went away are told to change nothing. Then both must compute the same, in training and in evaluation.
 """
 
 import copy
@@ -94,8 +94,8 @@ def _compare(
         difference = float((right - tensor).abs().max())
         if not difference <= same * float(right.abs().max().clamp(min=1e-6)) and right.isfinite().all():
             raise ConversionError(
-                f"sparsify checked its result: in {mode} its outputs differ by {difference:.2g} from those of "
-                "the original code with the same weights; please report this network"
+                f"sparsify checked its result: in {mode} its outputs differ by {difference:.2g} from those "
+                "of the original code with the same weights; please report this network"
             )
 
 

@@ -25,8 +25,8 @@ class Conversion:
 
     Attributes:
         parameters, parameters_before: trained numbers.
-        kept, kept_before: bytes that one training step keeps for the backward pass, besides the images and the
-            weights; None where it was not measured.
+        kept, kept_before: bytes that one training step keeps for the backward pass, besides the images and
+            the weights; None where it was not measured.
         measured_on: the shape of the batch that they were measured with.
         sparse: layers that lost weights.
         dense: layers of ours, or layers that could have been sparse, with all their weights.

@@ -1,4 +1,7 @@
-"""Dropout that keeps one bit an element for the backward pass; PyTorch's keeps a float. The draws are the same."""
+"""Dropout that keeps one bit an element for the backward pass; PyTorch's keeps a float.
+
+The draws are the same.
+"""
 
 from typing import Any
 

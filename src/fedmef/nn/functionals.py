@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedmef.nn.weighting import multiply
 from fedmef.nn.dropout import dropout
 from fedmef.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from fedmef.nn.relu import clamp, leaky_relu
 from fedmef.nn.smooth import SMOOTH, smooth
+from fedmef.nn.weighting import multiply
 
 
 def _relu(input: Tensor, inplace: bool = False) -> Tensor:

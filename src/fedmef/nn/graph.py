@@ -1,4 +1,4 @@
-"""What `sparsify` must know of a network: the order of its layers, what feeds each BatchNorm, where it ends."""
+"""What `sparsify` must know of a network: the order of its layers, what feeds each BatchNorm, its ends."""
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -143,12 +143,12 @@ class _Proxy(fx.Proxy):
     """Notes `x += y` as what it is; a plain one takes it for `x = x + y`."""
 
 
-for _operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+def _noted(target: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", target, (proxy, other), {})
 
-    def _in_place(self: fx.Proxy, other: Any, target: Any = getattr(operator, f"i{_operator}")) -> Any:
-        return self.tracer.create_proxy("call_function", target, (self, other), {})
 
-    setattr(_Proxy, f"__i{_operator}__", _in_place)
+for _operator in (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow):
+    setattr(_Proxy, f"__{_operator.__name__}__", _noted(_operator))
 
 
 class _Tracer(fx.Tracer):

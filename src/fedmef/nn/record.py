@@ -1,7 +1,7 @@
 """The graph of a network, noted while it runs on an example: for code that symbols cannot follow.
 
-Sizes are numbers then, branches are decided, and modules may be made in `forward()`. What is noted is the path
-that this example takes.
+Sizes are numbers then, branches are decided, and modules may be made in `forward()`. What is noted is the
+path that this example takes.
 """
 
 import operator
@@ -125,7 +125,7 @@ class _Recorder(TorchFunctionMode):
 
     def add(self, op: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
         node = self.recording.graph.create_node(op, target, tuple(args), dict(kwargs))
-        node.meta["nn_module_stack"] = {name: None for name in self.stack}
+        node.meta["nn_module_stack"] = dict.fromkeys(self.stack)
         if isinstance(result, Tensor):
             self._note(result, node)
             return

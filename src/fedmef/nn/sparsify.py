@@ -65,7 +65,7 @@ def sparsify(
 
     Works for networks of Conv2d, Linear, BatchNorm, activations, pooling and residual sums, whoever wrote
     them, with modules or with `F.relu` and the like. What it does not know stays as it is and is listed. An
-    error leaves the model as it was. What was achieved is printed, and `fedmef.nn.conversion_of(model)` has it.
+    error leaves the model as it was. What was achieved is printed; `fedmef.nn.conversion_of(model)` has it.
 
     Args:
         model: the network; its weights at the active positions are kept.
@@ -172,7 +172,7 @@ class _Plan:
         for name, module in self.modules.items():
             if not self._is_inside_a_left_one(name) and (reason := self._reason(name, module)):
                 self.left[name or type(model).__name__] = reason
-        self.left |= {call: "sparsify swaps modules, not calls of functions" for call in graph.calls}
+        self.left |= dict.fromkeys(graph.calls, "sparsify swaps modules, not calls of functions")
         self.convertible = {
             name: self.modules[name]
             for name in graph.layers

@@ -40,7 +40,10 @@ def only_looking(model: nn.Module) -> Iterator[None]:
                 module._buffers.update(own)
             with torch.no_grad():
                 for buffer, value in buffers:
-                    buffer.data = value  # one that was changed in place, or has another type by now
+                    if buffer.dtype == value.dtype and buffer.shape == value.shape:
+                        buffer.copy_(value)
+                    else:
+                        buffer.data = value
 
 
 def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:

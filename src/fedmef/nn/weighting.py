@@ -1,7 +1,7 @@
 """Features times a smaller factor, such as a gate of squeeze-and-excitation, with a pruned cache.
 
-Such a factor, be it computed or a parameter, is a weight. So it is treated as a layer's weight is: the gradient
-for the features is exact, and that for the factor uses their largest magnitudes.
+Such a factor, be it computed or a parameter, is a weight. So it is treated as a layer's weight is: the
+gradient for the features is exact, and that for the factor uses their largest magnitudes.
 """
 
 from typing import Any
