@@ -213,7 +213,7 @@ def _torchvision() -> Any:
         return import_module("torchvision")
 
 
-_STAND_INS: Any = torch.library.Library("torchvision", "DEF")
+_STAND_INS: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -46,7 +46,7 @@ class NormAct(nn.BatchNorm2d):
         self.drop, self.act = nn.Identity(), act
 
     def forward(self, x: Any) -> Any:
-        torch._assert(x.ndim == 4, "expected 4D input")
+        torch._assert(x.ndim == 4, "expected 4D input")  # type: ignore[no-untyped-call]
         factor = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
@@ -255,8 +255,10 @@ class ReadsWeight(Body):
     """Reads a layer's weight itself."""
 
     def forward(self, x: Any) -> Any:
-        x = self.stem(x.to(self.stem[0].weight.dtype))
-        x = x + F.conv2d(x, self.block[0].weight, padding=1)
+        first: Any = self.stem[0]
+        second: Any = self.block[0]
+        x = self.stem(x.to(first.weight.dtype))
+        x = x + F.conv2d(x, second.weight, padding=1)
         return self.fc(self.last_block(self.block(x)).mean((2, 3)))
 
 
@@ -386,7 +388,7 @@ class _Swish(torch.autograd.Function):
         return x * torch.sigmoid(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         gate = torch.sigmoid(x)
         return gradient * gate * (1 + x * (1 - gate))
@@ -546,11 +548,11 @@ class Pyramid(Body):
 
     def forward(self, x: Any) -> Any:
         x = self.block(self.stem(x))
-        levels = []
+        levels: Any = []
         for level in range(1, 3):
             size = math.ceil(x.shape[-1] / level)
             levels.append(F.adaptive_avg_pool2d(F.max_pool2d(x, size, size), 1))
-        return self.fc(self.last_block(x).mean((2, 3)) + sum(levels).flatten(1))
+        return self.fc(self.last_block(x).mean((2, 3)) + (levels[0] + levels[1]).flatten(1))
 
 
 class Attention(nn.Module):
@@ -672,6 +674,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "ConvNeXt": of(ConvNeXt),
     "weight norm": parametrised(nn.utils.parametrizations.weight_norm),
     "spectral norm": parametrised(nn.utils.parametrizations.spectral_norm),
+    "nothing but weight standardisation": of(lambda channels: Standardized(channels, channels, 3)),
     "weight standardisation": of(
         lambda channels: nn.Sequential(Standardized(channels, channels, 3), unit(channels, channels))
     ),

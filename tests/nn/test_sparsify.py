@@ -17,6 +17,7 @@ from fedmef.sparsity import layer_counts
 from tests.nn import networks
 from tests.nn.networks import NETWORKS, Wrapped
 from tests.nn.saved import saved_tensors
+from tests.nn.styles import Standardized
 
 FEDMEF: dict[str, Any] = {"sparsity": 0.8, "normalize": True, "activation_sparsity": 0.9}
 PLAIN: dict[str, Any] = {"sparsity": 0.8}
@@ -339,8 +340,8 @@ def left_as_they_are() -> dict[str, tuple[nn.Module, str]]:
         "PReLU": (nn.PReLU(), "'part': PReLU is not converted"),
         "weight norm": (weight_norm, "'part': its weight is parametrised"),
         "convolution of its own": (
-            networks.OwnConvolution(8, 8, 1),
-            "'part': OwnConvolution has a forward() of its own (networks.py line ",
+            Standardized(8, 8, 3),
+            "'part': Standardized has a forward() of its own (styles.py line ",
         ),
         "unused layer": (networks.Unused(), "'part.forgotten': forward() never calls it"),
         "F.conv2d": (networks.FunctionalConvolution(), "'conv2d in part.forward()': sparsify swaps modules"),
@@ -411,10 +412,10 @@ def test_a_branch_on_values_needs_an_example_or_is_skipped() -> None:
 
 
 def test_where_nothing_can_be_sparse_the_reason_is_said() -> None:
-    model = Wrapped(networks.OwnConvolution(8, 8, 1))
+    model = Wrapped(Standardized(8, 8, 3))
     before = dict(model.named_modules())
     with pytest.raises(
-        UserError, match=r"no layer that it could make sparse: 'part' \(OwnConvolution\): .*line"
+        UserError, match=r"no layer that it could make sparse: 'part' \(Standardized\): .*line"
     ):
         sparsify(model)
     assert dict(model.named_modules()) == before
@@ -432,6 +433,18 @@ def test_weight_norm_of_the_old_kind_is_left_too() -> None:
     conversion = conversion_of(sparsify(model))
     assert conversion is not None
     assert conversion.left["part"] == "its weight is parametrised"
+
+
+def test_a_layer_with_code_of_its_own_keeps_it_around_sparse_weights() -> None:
+    model = sparsify(Ours(networks.OwnConvolution(8, 8, 1)), **FEDMEF, check=True)
+    assert type(model.part) is networks.OwnConvolution
+    assert sparse_layers(model)["part.sparse"].active_count == 16  # two a filter
+    assert not any(name.startswith("part.weight") for name in model.state_dict())
+    twin = copy.deepcopy(model)
+    images, labels = batch()
+    assert torch.equal(twin(images), model(images))
+    nn.functional.cross_entropy(twin(images), labels).backward()  # type: ignore[no-untyped-call]
+    assert sparse_layers(twin)["part.sparse"].values.grad is not None
 
 
 def test_layers_with_hooks_are_left_alone() -> None:

@@ -11,7 +11,8 @@ from tests.nn.saved import saved_tensors
 def graded(input: Tensor, factor: Tensor, sparsity: float | None) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
     left, right = input.clone().requires_grad_(), factor.clone().requires_grad_()
     output = left * right if sparsity is None else multiply(left, right, sparsity, None)
-    return (output, *torch.autograd.grad(output.square().sum(), (left, right)))
+    of_input, of_factor = torch.autograd.grad(output.square().sum(), (left, right))
+    return output, of_input, of_factor
 
 
 FACTORS = [(4, 6, 1, 1), (4, 1, 8, 8), (1,), (), (6, 1, 1), (1, 6, 1, 1)]

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fedmef.errors import ConversionError
 from fedmef.nn.features import remove_feature_norms
 from fedmef.nn.layers import sparse_layers
+from fedmef.nn.own_layer import NAME
 from fedmef.nn.unchanged import only_looking
 
 SAME = 1e-3  # of the largest output; kernels may differ, and depth makes more of it
@@ -46,10 +47,11 @@ def check_by_function(
                 model.train(training)
                 for norm in gone:
                     norm.training = False
-                torch.random.default_generator.manual_seed(0)
+                torch.default_generator.manual_seed(0)
                 results.append(_outputs(model, inputs))
         ran = ran or isinstance(results[0], list)
-        _compare(*results, training, SAME if doubled is None else SAME_DOUBLE)
+        expected, found = results
+        _compare(expected, found, training, SAME if doubled is None else SAME_DOUBLE)
     if not ran:
         raise ConversionError("check: the network cannot run on the example")
 
@@ -102,8 +104,9 @@ def _compare(
 @torch.no_grad()
 def _give_weights(original: nn.Module, converted: nn.Module) -> None:
     """The weights that convolve."""
+    places = dict(original.named_modules())
     for name, layer in sparse_layers(converted).items():
-        dense = original.get_submodule(name)
+        dense = original.get_submodule(name.removesuffix(f".{NAME}") if name not in places else name)
         assert isinstance(dense, nn.Conv2d | nn.Linear)
         dense.weight.copy_(layer.dense_weight().view_as(dense.weight))
         if layer.bias is not None:

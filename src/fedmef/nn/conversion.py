@@ -145,9 +145,13 @@ def _address(tensor: Tensor) -> int:
 def _running_modules() -> Iterator[list[str]]:
     """The classes of the modules that are running, innermost last."""
     running: list[str] = []
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        running.pop()
+
     hooks = [
         register_module_forward_pre_hook(lambda module, args: running.append(_kind(module))),
-        register_module_forward_hook(lambda module, args, output: running.pop() and None, always_call=True),
+        register_module_forward_hook(leave, always_call=True),
     ]
     try:
         yield running

@@ -12,6 +12,8 @@ from torch import fx, nn
 from fedmef.errors import ConversionError
 from fedmef.nn import batchnorm
 from fedmef.nn.functionals import SAVING_VERSIONS
+from fedmef.nn.own_layer import CALLS, OwnCall
+from fedmef.nn.pooling import pair
 from fedmef.nn.record import record
 
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -59,6 +61,7 @@ class NetworkGraph:
             functions.
         gates: layers that compute how much of each channel passes (squeeze-and-excitation).
         products: whether two tensors are multiplied, such as features and a gate.
+        own: layers with a forward() of their own that uses their weight as it is, and how it does so.
         copied: BatchNorms that leave a copy if they go away: what they read or give is changed in place.
         in_place: modules that must stay in place, because what they overwrite is read again.
         calls: where forward() calls a layer's function, which no module can take the place of.
@@ -73,6 +76,7 @@ class NetworkGraph:
     before: dict[str, frozenset[str]] = field(default_factory=dict)
     gates: frozenset[str] = frozenset()
     products: bool = False
+    own: dict[str, OwnCall] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
     calls: tuple[str, ...] = ()
@@ -91,13 +95,13 @@ def trace_network(
     try:
         tracer = _Tracer(is_left_alone, stack)
         try:
-            graph, branches, recorded = tracer.trace(model), (), False
+            graph, branches, recorded = tracer.trace(model), list[str](), False
         except Exception:
             if example is None:
                 raise
             stack.clear()
             recording = record(model, example, tracer.is_leaf_module, stack)
-            graph, branches, recorded = recording.graph, tuple(recording.branches), True
+            graph, branches, recorded = recording.graph, recording.branches, True
     except Exception as error:  # user code runs here, so it may raise anything
         remedy = (
             "Give example=, a batch of images to run it on, or name the module in skip=[...]"
@@ -107,7 +111,7 @@ def trace_network(
         raise ConversionError(
             f"sparsify cannot follow {type(model).__name__}.forward(): {where(error, model, stack)}. {remedy}"
         ) from error
-    return _Reading(model, graph, is_left_alone, recorded).facts(branches)
+    return _Reading(model, graph, is_left_alone, recorded).facts(tuple(branches))
 
 
 def where(error: BaseException, model: nn.Module, stack: Sequence[str]) -> str:
@@ -139,6 +143,11 @@ def is_plain_norm(module: nn.Module) -> bool:
     return isinstance(module, BATCHNORMS) and type(module).forward in _PLAIN_NORMS
 
 
+def is_plain_layer(module: nn.Module) -> bool:
+    """Whether a layer does nothing else: its class has PyTorch's own forward()."""
+    return isinstance(module, LAYERS) and type(module).forward in (nn.Conv2d.forward, nn.Linear.forward)
+
+
 class _Proxy(fx.Proxy):
     """Notes `x += y` as what it is; a plain one takes it for `x = x + y`."""
 
@@ -157,7 +166,7 @@ class _Tracer(fx.Tracer):
         self.is_left_alone, self.stack = is_left_alone, stack
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if isinstance(m, LAYERS) or is_plain_norm(m) or self.is_left_alone(module_qualified_name):
+        if is_plain_layer(m) or is_plain_norm(m) or self.is_left_alone(module_qualified_name):
             return True
         return super().is_leaf_module(m, module_qualified_name)
 
@@ -194,10 +203,10 @@ class _Reading:
         norms: dict[str, list[fx.Node]] = {}
         functionals, calls = False, []
         for node in self.graph.nodes:
-            module = self._module(node)
-            if isinstance(module, LAYERS):
-                if str(node.target) not in layers:
-                    layers.append(str(node.target))
+            module, layer = self._module(node), self._layer(node)
+            if layer is not None:
+                if layer not in layers:
+                    layers.append(layer)
             elif isinstance(module, BATCHNORMS):
                 norms.setdefault(str(node.target), []).append(node)
             elif node.op in ("call_function", "call_method"):
@@ -222,10 +231,15 @@ class _Reading:
             before={name: self._since_layers(node, look_inside=True)[1] for name, node in last.items()},
             gates=frozenset().union(*(self._layers_after_pooling(gate) for gate in self._gates())),
             products=any(_name(node) in _PRODUCTS and len(_inputs(node)) > 1 for node in self.graph.nodes),
+            own=self._own_calls(),
             copied=self._copied(norms),
             in_place=frozenset(self.in_place),
             calls=tuple(dict.fromkeys(calls)),
-            read=frozenset(str(node.target) for node in self.graph.nodes if node.op == "get_attr"),
+            read=frozenset(
+                str(node.target)
+                for node in self.graph.nodes
+                if node.op == "get_attr" and any(self._reads(user, str(node.target)) for user in node.users)
+            ),
             branches=branches,
         )
 
@@ -239,10 +253,34 @@ class _Reading:
         )
 
     def _last_call(self, name: str) -> fx.Node:
-        return next(node for node in reversed(self.graph.nodes) if node.target == name)
+        calls: list[fx.Node] = [node for node in self.graph.nodes if self._layer(node) == name]
+        return calls[-1]
+
+    def _layer(self, node: fx.Node) -> str | None:
+        """The layer that a call is, or that a call in its own forward() makes it."""
+        if node.op == "call_module":
+            return str(node.target) if isinstance(self._module(node), LAYERS) else None
+        owner = _owner(node)
+        if node.op != "call_function" or _name(node) not in CALLS or not owner:
+            return None
+        module = self.modules.get(owner)
+        return owner if isinstance(module, LAYERS) and not is_plain_layer(module) else None
+
+    def _own_calls(self) -> dict[str, OwnCall]:
+        """How layers with a forward() of their own call the function, if they use their weight as it is."""
+        found: dict[str, set[OwnCall | None]] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_function" and (name := self._layer(node)) is not None:
+                found.setdefault(name, set()).add(_own_call(node, name, self.modules[name]))
+        calls = {name: options.pop() for name, options in found.items() if len(options) == 1}
+        return {name: call for name, call in calls.items() if call is not None}
+
+    def _reads(self, user: fx.Node, parameter: str) -> bool:
+        """Whether a call reads a parameter for another purpose than its layer's own."""
+        return not _is_size(user) and f"{self._layer(user)}" != parameter.rpartition(".")[0]
 
     def _is_layer(self, node: fx.Node) -> bool:
-        return isinstance(self._module(node), LAYERS)
+        return self._layer(node) is not None
 
     def _is_other_layer(self, node: fx.Node) -> bool:
         """A layer that stays as it is: one of another kind, or a function."""
@@ -266,7 +304,7 @@ class _Reading:
                 return True
             left_alone = source.op == "call_module" and self.is_left_alone(str(source.target))
             if self._is_layer(source) or self._is_other_layer(source) or (left_alone and not look_inside):
-                found.add(str(source.target))
+                found.add(self._layer(source) or str(source.target))
                 return True
             between.add(str(source.target) if source.op == "call_module" else _name(source))
             return False
@@ -283,9 +321,8 @@ class _Reading:
         others: set[str] = set()
 
         def stop(source: fx.Node) -> bool:
-            module = self._module(source)
-            if isinstance(module, LAYERS):
-                found.add(str(source.target))
+            if (name := self._layer(source)) is not None:
+                found.add(name)
                 return True
             if self._is_other_layer(source):
                 others.add(_name(source))
@@ -334,8 +371,8 @@ class _Reading:
             if self._kind(source) in _POOLS or self._kind(source).lower().endswith("pool"):
                 pooled.append(True)
                 return True
-            if self._is_layer(source):
-                layers.add(str(source.target))
+            if (name := self._layer(source)) is not None:
+                layers.add(name)
             return False
 
         _walk_back(_inputs(gate), stop)
@@ -406,6 +443,29 @@ def _inputs(node: fx.Node) -> list[fx.Node]:
     """The tensors that a call computes with, without sizes; a BatchNorm's function also reads parameters."""
     tensors = [source for source in node.all_input_nodes if not _is_size(source)]
     return tensors[:1] if _name(node) == "batch_norm" else tensors
+
+
+def _own_call(node: fx.Node, name: str, module: nn.Module) -> OwnCall | None:
+    """The options of a call of `conv2d` or `linear` with the layer's weight and bias as they are, or None."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    bias = given.get("bias")
+    own_weight = _is_parameter(given.get("weight"), f"{name}.weight")
+    own_bias = bias is None if module.bias is None else _is_parameter(bias, f"{name}.bias")
+    options = {key: given[key] for key in names[3:] if key in given}
+    if not own_weight or not own_bias or not all(_is_number(value) for value in options.values()):
+        return None
+    groups = options.pop("groups", 1)
+    return OwnCall(**{key: pair(value) for key, value in options.items()}, groups=groups)
+
+
+def _is_parameter(value: Any, name: str) -> bool:
+    return isinstance(value, fx.Node) and value.op == "get_attr" and value.target == name
+
+
+def _is_number(value: Any) -> bool:
+    parts = value if isinstance(value, Sequence) else [value]
+    return all(isinstance(part, int) for part in parts)
 
 
 def _is_size(node: fx.Node) -> bool:

@@ -8,6 +8,7 @@ from fedmef.methods.base import Recipe
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.conversion import conversion_of
 from fedmef.nn.module import CACHES
+from fedmef.nn.own_layer import NAME
 from fedmef.nn.sparsify import remove_batchnorm, sparsify
 from fedmef.nn.swat import use_swat
 
@@ -52,5 +53,6 @@ def prepare(
     if recipe.weights == "swat":
         conversion = conversion_of(prepared)
         assert conversion is not None
-        use_swat(prepared, experiment.sparsity, conversion.dense)
+        own = [f"{name}.{NAME}" for name in conversion.dense]
+        use_swat(prepared, experiment.sparsity, [*conversion.dense, *own])
     return prepared

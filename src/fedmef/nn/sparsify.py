@@ -1,6 +1,7 @@
 """Ordinary models in, sparse models out: swaps the layers of any convolutional network."""
 
 import copy
+import dataclasses
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -21,9 +22,10 @@ from fedmef.nn.dropout import Dropout
 from fedmef.nn.example import Example, follow, run_once
 from fedmef.nn.features import normalize_features
 from fedmef.nn.functionals import Saving, save_memory_in_functionals
-from fedmef.nn.graph import BATCHNORMS, LAYERS, NetworkGraph, is_plain_norm
+from fedmef.nn.graph import BATCHNORMS, LAYERS, NetworkGraph, is_plain_layer, is_plain_norm
 from fedmef.nn.layers import SparseConv2d, SparseLinear, symmetric_padding
 from fedmef.nn.normalization import Scaling
+from fedmef.nn.own_layer import with_own_code
 from fedmef.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from fedmef.nn.relu import LeakyReLU, ReLU, ReLU6
 from fedmef.nn.smooth import SMOOTH, Smooth
@@ -114,7 +116,7 @@ def sparsify(
             raise UserError("check = True: needs example=, a batch of images")
         if consume and not wanted:
             looked_at = None
-        parameters, kept_before = _size(model), looked_at and kept_bytes(model, looked_at.arguments)
+        parameters, kept_before = _size(model), _kept(model, looked_at)
         original = _copy(model, must=bool(check)) if wanted else None
         cache = {"activation_sparsity": activation_sparsity, "cache_dtype": cache_dtype}
         normalization: dict[str, Any] = {}
@@ -128,7 +130,7 @@ def sparsify(
         guard_batchnorm(model)
         if original is not None and looked_at is not None:
             check_by_function(original, model, removed, looked_at.arguments)
-        kept = looked_at and kept_bytes(model, looked_at.arguments)
+        kept = _kept(model, looked_at)
         conversion = Conversion(
             parameters=_size(model),
             parameters_before=parameters,
@@ -265,6 +267,9 @@ class _Plan:
             mask = _initial_mask(layer, count, initialization, generator_for(seed, "mask", name))
             options = {**kept, **({} if name in self.last else normalization)}
             replacements[name] = _sparse(layer, mask, options, consume)
+            if (call := self.graph.own.get(name)) is not None:
+                geometry = replacements[name].geometry
+                replacements[name].geometry = dataclasses.replace(geometry, **vars(call))
         return replacements
 
     def batchnorms_without_need(self, replacements: Mapping[str, nn.Module]) -> list[str]:
@@ -281,15 +286,16 @@ class _Plan:
 
     def put_in(
         self,
-        replacements: Mapping[str, nn.Module],
+        replacements: Mapping[str, SparseConv2d],
         removed: Iterable[str],
         normalize: bool,
         compact_activations: bool,
         cache: Mapping[str, Any],
     ) -> None:
         """Change the model."""
-        for name, replacement in replacements.items():
-            _replace(self.model, name, replacement)
+        for name, sparse in replacements.items():
+            own = name in self.graph.own
+            _replace(self.model, name, with_own_code(self.modules[name], sparse) if own else sparse)
         for name in removed:
             _replace(self.model, name, without_norm(self.modules[name], name in self.graph.copied))
         if normalize:
@@ -321,7 +327,7 @@ class _Plan:
             if name in self.graph.feeds:
                 return None
             return "forward() never calls it" if is_plain_norm(module) else _own_forward(module)
-        if type(module).forward is not known.forward:
+        if not is_plain_layer(module) and name not in self.graph.own:
             return _own_forward(module)
         if is_parametrized(module) or "weight" not in module._parameters:
             return _PARAMETRISED
@@ -335,7 +341,8 @@ class _Plan:
             return "its weight is read by other code"
         if self._owners()[id(module.weight)] > 1:
             return "it shares its weight with another module"
-        return _padding_problem(module) if isinstance(module, nn.Conv2d) else None
+        padded_outside = name in self.graph.own or not isinstance(module, nn.Conv2d)
+        return None if padded_outside else _padding_problem(module)
 
     def _is_inside_a_left_one(self, name: str) -> bool:
         """Such as a part of nn.MultiheadAttention, or what computes a parametrised weight."""
@@ -415,6 +422,10 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(
         (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     )
+
+
+def _kept(model: nn.Module, example: Example | None) -> dict[str, int] | None:
+    return None if example is None else kept_bytes(model, example.arguments)
 
 
 def _size(model: nn.Module) -> int:

@@ -57,7 +57,8 @@ def _kept(value: Any) -> Any:
     """A parameter without a shape is given one in place, so a copy is kept of it."""
     if not isinstance(value, UninitializedParameter | UninitializedBuffer):
         return value
-    return type(value)(value.requires_grad, device=value.device, dtype=value.dtype)
+    kind: Any = type(value)
+    return kind(value.requires_grad, device=value.device, dtype=value.dtype)
 
 
 def _restore(attributes: dict[str, Any], before: dict[str, Any]) -> None:
