@@ -203,7 +203,7 @@ def test_a_network_of_ones_own_has_the_knobs_of_sparsify(
     arguments = ["run", *quick, "--rounds", "1", "--model", "own_network:network", "--out", str(out)]
     code, _, errors = invoke(*arguments, "--skip", "special", "--last-layers", "fc")
     assert (code, errors) == (0, "")
-    layers = Network.from_json((out / "network.json").read_text()).layers
+    layers = Network.from_json((out / "network.json").read_bytes()).layers
     assert [name for name, layer in layers.items() if layer.sparse] == ["stem", "block"]
     assert 'skip = ["special"]' in (out / "config.toml").read_text()
     check_mistake(

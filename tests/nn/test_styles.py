@@ -1,6 +1,7 @@
 """Networks in many styles: converted, they compute what their authors wrote, or stay exactly as they were."""
 
 import copy
+import random
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedmef.errors import ConversionError
 from fedmef.nn import SparseConv2d, conversion_of, sparse_layers, sparsify
-from tests.nn.styles import RELU, STYLES, build_style, example_for, unit
+from tests.nn.styles import RELU, STYLES, Body, build_style, example_for, head, unit
 
 FEDMEF: dict[str, Any] = {"sparsity": 0.9, "normalize": True, "activation_sparsity": 0.9, "quiet": True}
 NOT_ON_A_CPU = {"SyncBatchNorm"}  # in training
@@ -96,9 +97,10 @@ REFUSED = ["a branch on values", "a layer made at first", *NOTHING_TO_MAKE_SPARS
 
 @pytest.mark.parametrize("name", [name for name in STYLES if name not in (*REFUSED, "lazy modules")])
 def test_without_an_example_a_network_is_converted_too(name: str) -> None:
-    random = torch.get_rng_state()
-    assert sparse_layers(sparsify(build_style(name), **FEDMEF))
-    assert torch.equal(torch.get_rng_state(), random)
+    model = build_style(name)
+    drawn = torch.get_rng_state()
+    assert sparse_layers(sparsify(model, **FEDMEF))
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -106,7 +108,7 @@ def test_an_error_names_module_and_line_and_leaves_the_model_as_it_was(name: str
     model = build_style(name)
     before = {part: type(module) for part, module in model.named_modules()}
     tensors = {key: (id(tensor), tensor.clone()) for key, tensor in model.state_dict(keep_vars=True).items()}
-    random = torch.get_rng_state()
+    drawn = torch.get_rng_state()
     with pytest.raises(ConversionError, match=r"styles\.py line \d+"):
         sparsify(model, **FEDMEF)
     assert {part: type(module) for part, module in model.named_modules()} == before
@@ -116,7 +118,7 @@ def test_an_error_names_module_and_line_and_leaves_the_model_as_it_was(name: str
         assert id(after[key]) == identity
         assert torch.equal(after[key], value)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 def kinds(model: nn.Module) -> list[str]:
@@ -171,6 +173,34 @@ def test_a_norm_after_another_kind_of_layer_stays() -> None:
     sparsify(model, **FEDMEF)
     assert kinds(model).count("BatchNorm2d") == 1
     assert kinds(other).count("BatchNorm2d") == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_part_that_is_compiled_stays_and_is_listed() -> None:
+    model = nn.Sequential(unit(3, 16), torch.jit.script(unit(16, 16)), unit(16, 16), head(16))
+    conversion = conversion_of(sparsify(model, **FEDMEF, example=example_for("")))
+    assert conversion is not None
+    assert conversion.left == {"1": "it is compiled by TorchScript"}
+    assert conversion.sparse == ("2.0",)
+
+
+class LeftOutAtRandom(Body):
+    """Decides with Python's own generator, while it is trained."""
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        if not self.training or random.random() < 0.5:
+            x = self.block(x)
+        return self.fc(self.last_block(x).mean((2, 3)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_layers_that_are_left_out_at_random_are_found_all_the_same(seed: int) -> None:
+    random.seed(seed)
+    before = random.getstate()
+    model = sparsify(LeftOutAtRandom(), **FEDMEF, example=example_for(""), check=True)
+    assert {"block.0", "last_block.0"} <= sparse_layers(model).keys()
+    assert random.getstate() == before
 
 
 def test_a_wrong_conversion_is_noticed_and_undone(monkeypatch: pytest.MonkeyPatch) -> None:

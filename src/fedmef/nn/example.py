@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedmef.errors import ConversionError, UserError
-from fedmef.nn.graph import NetworkGraph, trace_network, where
+from fedmef.nn.graph import LAYERS, NetworkGraph, trace_network, where
 from fedmef.nn.record import record
+from fedmef.nn.trace import modes_kept
 from fedmef.nn.unchanged import only_looking
 
 SIZES = (32, 64, 224, 28, 299)  # heights and widths that are tried, in this order
@@ -63,7 +64,25 @@ class Example:
 def follow(
     model: nn.Module, is_left_alone: Callable[[str], bool], example: Example | None
 ) -> tuple[NetworkGraph, Example | None]:
-    """The graph of a network, and the example that it was followed with, if one was needed or given."""
+    """The graph of a network, and the example that it was followed with, if one was needed or given.
+
+    Some layers run in training only, or in evaluation only; the mode that runs more of them is followed.
+    """
+    graph, used = _follow(model, is_left_alone, example)
+    layers = [name for name, module in model.named_modules() if isinstance(module, LAYERS)]
+    if all(name in graph.layers or is_left_alone(name) for name in layers):
+        return graph, used
+    with modes_kept(model):
+        try:
+            other, _ = _follow(model.train(not model.training), is_left_alone, example)
+        except ConversionError:
+            return graph, used
+    return other if len(other.layers) > len(graph.layers) else graph, used
+
+
+def _follow(
+    model: nn.Module, is_left_alone: Callable[[str], bool], example: Example | None
+) -> tuple[NetworkGraph, Example | None]:
     if example is not None:
         with only_looking(model):
             return trace_network(model, is_left_alone, example.arguments), example

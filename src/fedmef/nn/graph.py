@@ -19,7 +19,13 @@ from fedmef.nn.record import record
 BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 LAYERS = (nn.Conv2d, nn.Linear)
 # Layers of other kinds, which stay as they are; what comes after one of them is no classifier's input.
-OTHER_LAYERS = (nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
+OTHER_LAYERS = (
+    nn.modules.conv._ConvNd,
+    nn.Bilinear,
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    torch.jit.ScriptModule,
+)
 _LAYER_CALLS = {
     "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "bilinear", "matmul", "bmm", "einsum",
     "scaled_dot_product_attention",
@@ -36,7 +42,10 @@ _RECTIFIERS = (
 )  # fmt: skip
 _GATES = ("sigmoid", "sigmoid_", "hardsigmoid", "hard_sigmoid", "softmax", "tanh", "h_sigmoid", "hsigmoid")
 _PRODUCTS = {"mul", "mul_", "imul", "rmul", "multiply"}
-_POOLS = {"mean", "avg_pool2d", "adaptive_avg_pool2d", "AvgPool2d", "AdaptiveAvgPool2d", "sum"}
+_POOLS = {
+    "mean", "amax", "sum", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "AvgPool2d",
+    "AdaptiveAvgPool2d", "AdaptiveMaxPool2d",
+}  # fmt: skip
 # What may return its input, or a part of its memory.
 _VIEWS = {
     "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "chunk",
@@ -166,7 +175,9 @@ class _Tracer(fx.Tracer):
         self.is_left_alone, self.stack = is_left_alone, stack
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if is_plain_layer(m) or is_plain_norm(m) or self.is_left_alone(module_qualified_name):
+        if is_plain_layer(m) or is_plain_norm(m) or isinstance(m, torch.jit.ScriptModule):
+            return True
+        if self.is_left_alone(module_qualified_name):
             return True
         return super().is_leaf_module(m, module_qualified_name)
 
@@ -452,11 +463,12 @@ def _own_call(node: fx.Node, name: str, module: nn.Module) -> OwnCall | None:
     bias = given.get("bias")
     own_weight = _is_parameter(given.get("weight"), f"{name}.weight")
     own_bias = bias is None if module.bias is None else _is_parameter(bias, f"{name}.bias")
-    options = {key: given[key] for key in names[3:] if key in given}
+    options: dict[str, Any] = {key: given[key] for key in names[3:] if key in given}
     if not own_weight or not own_bias or not all(_is_number(value) for value in options.values()):
         return None
     groups = options.pop("groups", 1)
-    return OwnCall(**{key: pair(value) for key, value in options.items()}, groups=groups)
+    pairs = {key: pair(value) for key, value in options.items()}
+    return OwnCall(**pairs, groups=groups)
 
 
 def _is_parameter(value: Any, name: str) -> bool:

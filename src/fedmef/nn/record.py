@@ -62,7 +62,7 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def output(self, result: Any) -> None:
-        self.recording.graph.output(self._as_nodes(result))
+        self.recording.graph.output(self._as_nodes(tensors_in(result)))
 
     def __torch_function__(
         self,
@@ -180,6 +180,19 @@ def _target(func: Any, name: str) -> tuple[str, Any]:
     if getattr(torch.Tensor, name, None) is func:
         return "call_method", name
     return "call_function", func
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """The tensors of what a network gives: of tuples, dicts, and objects that have them as attributes."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        parts: Any = result.values()
+    elif isinstance(result, list | tuple):
+        parts = result
+    else:
+        parts = vars(result).values() if hasattr(result, "__dict__") and not callable(result) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
 
 
 def _has_tensor(result: Any) -> bool:

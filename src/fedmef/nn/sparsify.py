@@ -169,7 +169,11 @@ class _Plan:
         self.model, self.graph, self.example, self.skipped = model, graph, example, skipped
         self.first = first
         self.last = {name: tuple(_weight(model.get_submodule(name)).shape) for name in last}  # with shapes
-        self.modules = {name: module for name, module in model.named_modules() if not skipped.match(name)}
+        self.modules = {
+            name: module
+            for name, module in model.named_modules()
+            if not (skipped.match(name) or isinstance(module, torch.jit.ScriptModule))
+        }
         self.left: dict[str, str] = {}
         for name, module in self.modules.items():
             if not self._is_inside_a_left_one(name) and (reason := self._reason(name, module)):
@@ -341,8 +345,9 @@ class _Plan:
             return "its weight is read by other code"
         if self._owners()[id(module.weight)] > 1:
             return "it shares its weight with another module"
-        padded_outside = name in self.graph.own or not isinstance(module, nn.Conv2d)
-        return None if padded_outside else _padding_problem(module)
+        if isinstance(module, nn.Conv2d) and name not in self.graph.own:
+            return _padding_problem(module)
+        return None
 
     def _is_inside_a_left_one(self, name: str) -> bool:
         """Such as a part of nn.MultiheadAttention, or what computes a parametrised weight."""

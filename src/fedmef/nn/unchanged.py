@@ -1,9 +1,11 @@
 """Models that stay as they are: after an error, and after a run that is only a look."""
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
@@ -17,7 +19,7 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
     Values of weights are not copied: nothing here may write to them.
     """
-    before = {module: (type(module), _shallow(vars(module))) for module in model.modules()}
+    before = {module: (type(module), _shallow(vars(module))) for module in _in_python(model)}
     try:
         yield
     except BaseException:
@@ -29,13 +31,16 @@ def unchanged_on_error(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def only_looking(model: nn.Module) -> Iterator[None]:
-    """Modes, buffers and the random generator are after the block what they were before."""
+    """Modes, buffers and the random generators are after the block what they were before."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not is_lazy(buffer)]
-    names = {module: dict(module._buffers) for module in model.modules()}
+    names = {module: dict(module._buffers) for module in _in_python(model)}
+    drawn = random.getstate(), np.random.get_state()  # noqa: NPY002  (a user's code may use it)
     with torch.random.fork_rng(devices=[]), modes_kept(model):
         try:
             yield
         finally:
+            random.setstate(drawn[0])
+            np.random.set_state(drawn[1])  # noqa: NPY002
             for module, own in names.items():
                 module._buffers.update(own)
             with torch.no_grad():
@@ -44,6 +49,11 @@ def only_looking(model: nn.Module) -> Iterator[None]:
                         buffer.copy_(value)
                     else:
                         buffer.data = value
+
+
+def _in_python(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that are not compiled by TorchScript: nothing of those can change."""
+    return (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
 
 
 def _shallow(attributes: dict[str, Any]) -> dict[str, Any]:
