@@ -175,7 +175,7 @@ def test_a_norm_after_another_kind_of_layer_stays() -> None:
     assert kinds(other).count("BatchNorm2d") == 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_a_part_that_is_compiled_stays_and_is_listed() -> None:
     model = nn.Sequential(unit(3, 16), torch.jit.script(unit(16, 16)), unit(16, 16), head(16))
     conversion = conversion_of(sparsify(model, **FEDMEF, example=example_for("")))

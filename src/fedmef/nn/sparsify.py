@@ -178,6 +178,9 @@ class _Plan:
         for name, module in self.modules.items():
             if not self._is_inside_a_left_one(name) and (reason := self._reason(name, module)):
                 self.left[name or type(model).__name__] = reason
+        for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule) and name.rpartition(".")[0] in self.modules:
+                self.left[name] = "it is compiled by TorchScript"
         self.left |= dict.fromkeys(graph.calls, "sparsify swaps modules, not calls of functions")
         self.convertible = {
             name: self.modules[name]
