@@ -2,7 +2,6 @@
 
 import copy
 import random
-import sys
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fedmef.errors import ConversionError
-from fedmef.nn import SparseConv2d, conversion_of, sparse_layers, sparsify
+from fedmef.nn import SparseConv2d, conversion_of, plan, sparse_layers, sparsify
 from tests.nn.styles import RELU, STYLES, Body, build_style, example_for, head, unit
 
 FEDMEF: dict[str, Any] = {"sparsity": 0.9, "normalize": True, "activation_sparsity": 0.9, "quiet": True}
@@ -206,7 +205,7 @@ def test_layers_that_are_left_out_at_random_are_found_all_the_same(seed: int) ->
 def test_a_wrong_conversion_is_noticed_and_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_style("in place: plus")
     before = kinds(model)
-    monkeypatch.setattr(sys.modules["fedmef.nn.sparsify"], "without_norm", lambda *args: nn.Identity())
+    monkeypatch.setattr(plan, "without_norm", lambda *args: nn.Identity())
     with pytest.raises(ConversionError, match=r"in evaluation its outputs differ by \d"):
         sparsify(model, **FEDMEF, example=example_for(""))
     assert kinds(model) == before
@@ -216,7 +215,7 @@ def test_a_wrong_conversion_is_noticed_and_undone(monkeypatch: pytest.MonkeyPatc
 
 def test_a_lost_activation_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_style("norm and ReLU in one")
-    monkeypatch.setattr(sys.modules["fedmef.nn.sparsify"], "without_norm", lambda *args: nn.Identity())
+    monkeypatch.setattr(plan, "without_norm", lambda *args: nn.Identity())
     with pytest.raises(ConversionError, match="outputs differ"):
         sparsify(model, **FEDMEF, check=True)
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedmef.nn.graph import is_plain_norm
+from fedmef.nn.kinds import is_plain_norm
 
 
 class Copy(nn.Module):
