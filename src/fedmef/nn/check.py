@@ -1,12 +1,14 @@
 """Whether a converted network still does what its author wrote: its outputs against the original code's.
 
 The original is given the weights that really convolve, normalised and with zeros, and its BatchNorms that
-went away are told to change nothing. Then both must compute the same, in training and in evaluation.
+went away are told to change nothing. Then both must compute the same, in training and in evaluation: what
+comes out, and what every layer reads, on its own scale, since little of the signal may be left at the end.
 """
 
 import copy
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmef.errors import ConversionError
 from fedmef.nn.features import remove_feature_norms
+from fedmef.nn.kinds import LAYERS
 from fedmef.nn.layers import sparse_layers
 from fedmef.nn.own_layer import NAME
 from fedmef.nn.record import tensors_in
@@ -23,6 +26,8 @@ from fedmef.nn.unchanged import only_looking
 
 SAME = 1e-3  # of the largest output; kernels may differ, and depth makes more of it
 SAME_DOUBLE = 1e-6
+
+Seen = list[tuple[str, Tensor]]
 
 
 def check_by_function(
@@ -33,6 +38,7 @@ def check_by_function(
     In double precision if the network can: a deep one may blow up a rounding beyond any tolerance.
     """
     gone = [original.get_submodule(name) for name in removed]
+    layers = [name for name, module in original.named_modules() if isinstance(module, LAYERS)]
     converted = copy.deepcopy(converted)
     remove_feature_norms(converted)  # they would hide a wrong scale
     doubled = _doubled(original, inputs)
@@ -50,12 +56,12 @@ def check_by_function(
                 for norm in gone:
                     norm.training = False
                 _seed()
-                results.append(_outputs(model, inputs))
+                results.append(_run(model, layers, inputs))
         expected, found = results
-        ran = ran or (isinstance(expected, list) and bool(expected))
+        ran = ran or not isinstance(expected, Exception)
         _compare(expected, found, training, SAME_DOUBLE if doubled is not None else _tolerance(original))
     if not ran:
-        raise ConversionError("check: the network gives no tensors on the example")
+        raise ConversionError("check: the network cannot run on the example")
 
 
 def _seed() -> None:
@@ -76,7 +82,7 @@ def _doubled(original: nn.Module, inputs: Sequence[Any]) -> list[Any] | None:
     ]
     original.double()
     with only_looking(original), torch.no_grad():
-        if isinstance(_outputs(original.eval(), doubled), list):
+        if not isinstance(_run(original.eval(), (), doubled), Exception):
             return doubled
     original.to(kinds.pop())
     return None
@@ -86,32 +92,44 @@ def _tolerance(model: nn.Module) -> float:
     return max(SAME, *(20 * torch.finfo(parameter.dtype).eps for parameter in model.parameters()))
 
 
-def _outputs(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor] | Exception:
+def _run(model: nn.Module, layers: Iterable[str], inputs: Sequence[Any]) -> Seen | Exception:
+    """What each of the layers reads, call by call, and what comes out."""
+    seen: Seen = []
+
+    def note(name: str, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            seen.append((f"what '{name}' reads", args[0].clone()))
+
+    hooks = [model.get_submodule(name).register_forward_pre_hook(partial(note, name)) for name in layers]
     try:
         copies = copy.deepcopy(list(inputs))  # a network may write to its input
-        return tensors_in(model(*copies))
+        outputs = tensors_in(model(*copies))
+        return [*seen, *(("what comes out", output) for output in outputs)]
     except Exception as error:  # user code runs here, so it may raise anything
         return error
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
-def _compare(
-    expected: list[Tensor] | Exception, found: list[Tensor] | Exception, training: bool, same: float
-) -> None:
+def _compare(expected: Seen | Exception, found: Seen | Exception, training: bool, same: float) -> None:
     mode = "training" if training else "evaluation"
     if isinstance(expected, Exception):
         return  # it cannot run in this mode, whoever runs it
     if isinstance(found, Exception):
         raise ConversionError(f"sparsify checked its result: it cannot run in {mode}: {found}") from found
-    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
-        raise ConversionError(f"sparsify checked its result: in {mode} it gives other shapes")
-    for right, tensor in zip(expected, found, strict=True):
+    if [(place, tensor.shape) for place, tensor in expected] != [(at, tensor.shape) for at, tensor in found]:
+        raise ConversionError(f"sparsify checked its result: in {mode} it makes other calls")
+    for (place, right), (_, tensor) in zip(expected, found, strict=True):
         if not right.is_floating_point() or not right.numel():
             continue
-        difference = float((right - tensor).abs().max())
-        if not difference <= same * float(right.abs().max().clamp(min=1e-6)) and right.isfinite().all():
+        finite = right.isfinite()
+        difference = float((right - tensor)[finite].abs().amax()) if finite.any() else 0.0
+        scale = float(right[finite].abs().amax()) if finite.any() else 0.0
+        if not difference <= same * scale or not torch.equal(tensor.isfinite(), finite):
             raise ConversionError(
-                f"sparsify checked its result: in {mode} its outputs differ by {difference:.2g} from those "
-                "of the original code with the same weights; please report this network"
+                f"sparsify checked its result: in {mode} {place} differs by {difference:.2g} from the "
+                "original code with the same weights; please report this network"
             )
 
 
