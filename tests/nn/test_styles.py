@@ -88,7 +88,7 @@ def test_everybodys_network_is_converted_checked_and_trains(name: str) -> None:
     found = [leaf for leaf in tree_leaves(model(*example_for(name))) if isinstance(leaf, Tensor)]
     got = _gradients(model, found)
     assert all(gradient.isfinite().all() for gradient in got.values())
-    assert {layer for layer in sparse_layers(model) if layer not in got} == set()
+    assert {_plain_name(f"{layer}.values") for layer in sparse_layers(model)} <= got.keys()
 
 
 REFUSED = ["a branch on values", "a layer made at first", *NOTHING_TO_MAKE_SPARSE]

@@ -85,12 +85,13 @@ def follow(
 def _follow(
     model: nn.Module, is_left_alone: Callable[[str], bool], example: Example | None
 ) -> tuple[NetworkGraph, Example | None]:
-    if example is not None:
-        with only_looking(model):
-            return trace_network(model, is_left_alone, example.arguments), example
     try:
-        return trace_network(model, is_left_alone), None
+        return trace_network(model, is_left_alone), example
     except ConversionError as error:
+        if example is not None:
+            run_once(model, example)  # it may make modules at its first call
+            with only_looking(model):
+                return trace_network(model, is_left_alone, example.arguments), example
         before = set(model.modules())
         guess = Example.guessed(model)
         if guess is None or set(model.modules()) != before:  # what it made there was made for a guess
@@ -123,6 +124,11 @@ def run_once(model: nn.Module, example: Example | None) -> None:
         raise ConversionError(
             f"sparsify cannot run {type(model).__name__} on the example: {where(error, model, stack)}"
         ) from error
+
+
+def has_lazy_modules(model: nn.Module) -> bool:
+    """Whether some modules wait for their shapes."""
+    return any(_is_lazy(module) for module in model.modules())
 
 
 def _is_lazy(module: nn.Module) -> bool:

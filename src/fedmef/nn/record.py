@@ -62,7 +62,8 @@ class _Recorder(TorchFunctionMode):
         return value
 
     def output(self, result: Any) -> None:
-        self.recording.graph.output(self._as_nodes(tensors_in(result)))
+        tensors = result if isinstance(result, Tensor) else tensors_in(result)
+        self.recording.graph.output(self._as_nodes(tensors))
 
     def __torch_function__(
         self,

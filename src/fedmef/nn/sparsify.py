@@ -12,7 +12,7 @@ from fedmef.errors import ConversionError, UserError
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.check import check_by_function
 from fedmef.nn.conversion import Conversion, attach, kept_bytes
-from fedmef.nn.example import Example, follow, run_once
+from fedmef.nn.example import Example, follow, has_lazy_modules, run_once
 from fedmef.nn.kinds import is_plain_norm
 from fedmef.nn.names import Names
 from fedmef.nn.normalization import Scaling
@@ -90,7 +90,8 @@ def sparsify(
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
     given = Example.of(example)
     with unchanged_on_error(model):
-        run_once(model, given)
+        if not consume or has_lazy_modules(model):
+            run_once(model, given)
         plan = Plan.of(model, given, skip=skip, keep_dense=keep_dense, first=first, last=last)
         wanted = example is not None and not consume if check is None else check
         looked_at = plan.example or (Example.guessed(model) if wanted or not (quiet or consume) else None)
