@@ -15,6 +15,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -182,6 +183,8 @@ def convert(name: str, build: Callable[[], Any], images: tuple[Tensor, ...]) -> 
 def main(wanted: list[str]) -> None:
     """Print a row for each network, and how many were converted."""
     warnings.simplefilter("ignore")
+    with suppress(ImportError):
+        _torchvision()  # other packages import it too
     header = f"{'network':42} {'converted, checked':18}{'parameters':>10}{'kept':>7}"
     print(f"{header}  what keeps memory; what is left")
     rows = []
