@@ -88,11 +88,11 @@ OTHERS: Mapping[str, tuple[Callable[[], Any], int]] = {
         96,
     ),
     "densenet_pytorch densenet121": (
-        lambda: import_module("densenet_pytorch").DenseNet.from_name("densenet121", num_classes=10),
+        lambda: import_module("densenet_pytorch").DenseNet.from_name("densenet121"),
         96,
     ),
     "googlenet_pytorch googlenet": (
-        lambda: import_module("googlenet_pytorch").GoogLeNet.from_name("googlenet", num_classes=10),
+        lambda: import_module("googlenet_pytorch").GoogLeNet.from_name("googlenet"),
         96,
     ),
     "monai UNet": (lambda: import_module("monai.networks.nets").UNet(2, 3, 2, (8, 16, 32), (2, 2)), 96),
@@ -161,7 +161,8 @@ def convert(name: str, build: Callable[[], Any], images: tuple[Tensor, ...]) -> 
         key: tensor for key, tensor in model.state_dict().items() if not torch.nn.parameter.is_lazy(tensor)
     }
     state = {key: tensor.clone() for key, tensor in state.items()}
-    is_relu = not any(kind.__name__.lower() in SMOOTH for _, kind in kinds)
+    names = {kind.__name__.lower() for _, kind in kinds}
+    is_relu = not (names & SMOOTH or any("swish" in name for name in names))
     try:
         sparsify(
             model,
