@@ -24,5 +24,6 @@ def test_an_option_says_what_it_takes_and_its_default(
     assert lines["--alpha"].split()[1] == "X"
     assert lines["--partition"].split()[1] == "dirichlet|iid"
     assert lines["--device-memory"].split()[1] == "SIZE"
+    assert lines["--skip"].split()[1] == "NAMES"
     assert lines["--data-dir"].split()[1] == "DIR"
     assert lines["--augment"].split()[1:3] == ["/", "--no-augment"]

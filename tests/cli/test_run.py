@@ -13,6 +13,7 @@ import pytest
 from fedmef.costs import device_process
 from fedmef.device.choice import missing_kernels
 from fedmef.federation import api
+from fedmef.sparsity.network import Network
 from tests.cli.invoking import QUICK, Invoke, check_mistake
 from tests.costs.formula import process
 from tests.small import small, write_run
@@ -168,6 +169,48 @@ def test_what_is_wrong_with_a_users_own_method_is_said_in_a_line(
     code, _, errors = invoke("run", *QUICK, "--method", f"own_methods:{method}", "--out", out)
     assert (code, errors.count("\n")) == (expected_code, 1)
     assert expected in errors
+
+
+OWN_NETWORK = """
+import torch
+from torch import nn
+
+class Network(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(channels, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.block, self.special = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, classes)
+
+    def forward(self, x):
+        assert x.shape[1:] == (1, 8, 8)  # which symbols cannot pass
+        x = torch.relu(self.norm(self.stem(x)))
+        return self.fc(torch.relu(self.special(torch.relu(self.block(x)))).mean((2, 3)))
+
+def network(classes, channels):
+    return Network(classes, channels)
+"""
+
+
+def test_a_network_of_ones_own_has_the_knobs_of_sparsify(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_network.py").write_text(OWN_NETWORK)
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "run"
+    options = zip(QUICK[::2], QUICK[1::2], strict=True)
+    quick = [word for option in options if option[0] != "--width" for word in option]
+    arguments = ["run", *quick, "--rounds", "1", "--model", "own_network:network", "--out", str(out)]
+    code, _, errors = invoke(*arguments, "--skip", "special", "--last-layers", "fc")
+    assert (code, errors) == (0, "")
+    layers = Network.from_json((out / "network.json").read_bytes()).layers
+    assert [name for name, layer in layers.items() if layer.sparse] == ["stem", "block"]
+    assert 'skip = ["special"]' in (out / "config.toml").read_text()
+    check_mistake(
+        invoke(*arguments[:-1], str(tmp_path / "other"), "--skip", "spezial"),
+        "skip: no module of Network matches 'spezial'",
+    )
+    assert not (tmp_path / "other").exists()
 
 
 def test_faults_come_from_an_option_and_a_file_and_show_in_the_result(tmp_path: Path, invoke: Invoke) -> None:

@@ -36,6 +36,8 @@ def test_an_experiment_survives_the_way_through_its_file(tmp_path: Path) -> None
             "delta": 1e-5,
             "device_memory": "96MB",
             "data_dir": '/a "quoted" \\ folder\n\x7f ü',
+            "skip": ["head", 'it\'s "odd"'],
+            "last_layers": "fc",
         }
     )
     file = tmp_path / "config.toml"

@@ -72,6 +72,16 @@ def test_memory_is_given_with_its_unit(given: Any, number: int) -> None:
     assert memory == number
 
 
+def test_names_of_modules_come_as_a_list_or_with_commas() -> None:
+    experiment = make_experiment({"skip": "head, layer4.*", "keep_dense": "", "last_layers": ["fc"]})
+    assert experiment.skip == ("head", "layer4.*")
+    assert experiment.keep_dense == ()  # every layer is sparse
+    assert experiment.first_layers is None
+    assert experiment.last_layers == ("fc",)
+    with pytest.raises(UserError, match=r"^skip = 3: "):
+        make_experiment({"skip": 3})
+
+
 def test_a_third_of_the_devices_must_answer_by_default() -> None:
     assert Experiment(devices_per_round=10).fewest_devices == 4
     assert Experiment(devices_per_round=10, min_devices=2).fewest_devices == 2

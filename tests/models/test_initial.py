@@ -59,13 +59,56 @@ def with_group_norm(classes: int, channels: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes))
 
 
-def test_what_a_federation_cannot_skip_is_said_with_what_can_be_done() -> None:
-    with pytest.raises(UserError, match=r"model '.*': sparsify cannot convert '1' \(GroupNorm\)") as raised:
-        begun(small(model=f"{__name__}:with_group_norm", width=None))
-    assert str(raised.value).endswith(
-        "A federation cannot skip: write the network without that module, or call fedmef.sparsify in a "
-        "training loop of your own"
-    )
+def test_a_network_with_another_norm_can_begin_too() -> None:
+    network = begun(small(model=f"{__name__}:with_group_norm", width=None)).network
+    assert set(network.sparse_layers) == {"0", "3"}
+    assert network.opaque is not None
+    assert network.opaque.description == "GroupNorm '1'"
+
+
+class Asserting(nn.Module):
+    """Has checks that no symbol passes."""
+
+    def __init__(self, classes: int, channels: int) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(channels, 8, 3), nn.BatchNorm2d(8)
+        self.second, self.third = nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3)
+        self.fc, self.other = nn.Linear(16, classes), nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1:] == (1, 8, 8)
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.third(torch.relu(self.second(x)))).mean((2, 3))
+        logits: Tensor = self.fc(x) + self.other(x)
+        return logits
+
+
+def asserting(*, classes: int, channels: int) -> nn.Module:
+    return Asserting(classes, channels)
+
+
+def test_a_network_that_symbols_cannot_follow_begins_by_running() -> None:
+    experiment = own("asserting", method="fedmef")
+    model = begun(experiment)
+    assert set(model.network.sparse_layers) == {"first", "second", "third"}
+    assert model.network.opaque is not None
+    check_state(model.network, model.state)
+    state = module_state(prepared_module(experiment, 1, 10, (1, 8, 8)), model.network)
+    assert state["second.mask"].tobytes() == bits(model)["second.mask"]
+
+
+def test_a_federation_has_the_knobs_of_sparsify() -> None:
+    names = {"skip": "third", "keep_dense": ["second"], "first_layers": "first", "last_layers": ["fc"]}
+    network = begun(own("asserting", method="fedmef", **names)).network
+    layers = network.sparse_layers
+    assert "third" not in layers
+    counts = {name: layer.size for name, layer in layers.items()}
+    state = begun(own("asserting", method="fedmef", **names)).state
+    assert state["second.values"].size == counts["second"]
+    assert state["first.values"].size < counts["first"]
+    assert layers["other"].normalization is not None  # only `fc` counts as the classifier
+    with pytest.raises(UserError, match=r"skip: no module of Asserting matches 'fourth'"):
+        begun(own("asserting", method="fedmef", skip="fourth"))
 
 
 def test_pytorchs_generator_stays_as_it_was() -> None:

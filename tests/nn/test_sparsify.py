@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from fedmef import nn as fnn
 from fedmef.errors import UserError
 from fedmef.models import MODELS, build_model
-from fedmef.nn import SparseConv2d, SparseLinear, dense_by_default, sparse_layers, sparsify
+from fedmef.nn import SparseConv2d, SparseLinear, conversion_of, dense_by_default, sparse_layers, sparsify
 from fedmef.sparsity import layer_counts
 from tests.nn import networks
 from tests.nn.networks import NETWORKS, Wrapped
 from tests.nn.saved import saved_tensors
+from tests.nn.styles import Standardized
 
 FEDMEF: dict[str, Any] = {"sparsity": 0.8, "normalize": True, "activation_sparsity": 0.9}
 PLAIN: dict[str, Any] = {"sparsity": 0.8}
@@ -330,64 +331,128 @@ def test_a_converted_network_can_be_copied_saved_and_loaded() -> None:
     assert torch.equal(other(images), model(images))
 
 
-def unconvertible() -> dict[str, tuple[nn.Module, str, dict[str, Any]]]:
-    """Each with what the error must name, and the skip that lets it pass if there is one."""
+def left_as_they_are() -> dict[str, tuple[nn.Module, str]]:
+    """Each with the name and the reason under which it is listed."""
     weight_norm = nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 1))
-    skip = {"skip": ["part"]}
     return {
-        "data-dependent branch": (networks.DataDependent(), "Wrapped.forward()", skip),
-        "GroupNorm": (nn.GroupNorm(2, 8), "'part' (GroupNorm)", skip),
-        "ConvTranspose2d": (nn.ConvTranspose2d(8, 8, 1), "'part' (ConvTranspose2d)", skip),
-        "weight norm": (weight_norm, "'part' (Parametrized", skip),
-        "convolution of its own": (networks.OwnConvolution(8, 8, 1), "'part' (OwnConvolution)", skip),
-        "unused layer": (networks.Unused(), "'part.forgotten' (Conv2d)", {"skip": ["part.forgotten"]}),
-        "F.conv2d": (networks.FunctionalConvolution(), "conv2d in part.forward()", skip),
-        "relu_": (networks.InPlaceMethod(), "relu_ in part.forward()", skip),
-        "own parameter": (networks.OwnParameter(), "'part' (OwnParameter)", skip),
-        "PReLU": (nn.PReLU(), "'part' (PReLU)", skip),
-        "overwritten shortcut": (networks.OverwrittenShortcut(), "'part.act'", {"skip": ["part.act"]}),
-        "overwritten by a function": (networks.OverwrittenByFunction(), "relu in part.forward()", skip),
-        "in-place function": (networks.InPlaceFunction(), "silu in part.forward()", skip),
+        "GroupNorm": (nn.GroupNorm(2, 8), "'part': GroupNorm is not converted"),
+        "ConvTranspose2d": (nn.ConvTranspose2d(8, 8, 1), "'part': ConvTranspose2d is not converted"),
+        "PReLU": (nn.PReLU(), "'part': PReLU is not converted"),
+        "weight norm": (weight_norm, "'part': its weight is parametrised"),
+        "convolution of its own": (
+            Standardized(8, 8, 3),
+            "'part': Standardized has a forward() of its own (styles.py line ",
+        ),
+        "unused layer": (networks.Unused(), "'part.forgotten': forward() never calls it"),
+        "F.conv2d": (networks.FunctionalConvolution(), "'conv2d in part.forward()': sparsify swaps modules"),
+        "own parameter": (networks.OwnParameter(), "'part': it has parameters of its own"),
         "reflecting padding": (
             nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"),
-            "'part' (Conv2d): padding_mode='reflect'",
-            skip,
+            "'part': padding_mode='reflect' is not supported",
         ),
-        "one-sided padding": (nn.Conv2d(8, 8, 2, padding="same"), "'part' (Conv2d): padding='same'", skip),
-        "sparse already": (SparseConv2d(8, 8, 1), "'part': it is sparse already", skip),
+        "one-sided padding": (
+            nn.Conv2d(8, 8, 2, padding="same"),
+            "'part': padding='same' with an even kernel",
+        ),
     }
 
 
-@pytest.mark.parametrize("name", unconvertible())
+class Ours(Wrapped):
+    """With a layer that can be sparse, whatever becomes of the part."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__(part)
+        self.fc = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 10))  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", left_as_they_are())
 @pytest.mark.parametrize("options", [FEDMEF, PLAIN])
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
-def test_what_cannot_be_converted_is_named_and_left_unchanged(name: str, options: dict[str, Any]) -> None:
-    part, named, _ = unconvertible()[name]
-    model = Wrapped(part)
+def test_what_cannot_be_converted_is_listed_and_left_as_it_is(name: str, options: dict[str, Any]) -> None:
+    part, listed = left_as_they_are()[name]
+    model = Ours(part)
+    state = copy.deepcopy(part.state_dict())
+    conversion = conversion_of(sparsify(model, **options, check=True))
+    assert conversion is not None
+    assert conversion.checked
+    assert listed in str(conversion)
+    assert model.part is part
+    kept = {
+        key: tensor for key, tensor in part.state_dict().items() if not key.startswith(("conv.", "used."))
+    }
+    assert all(torch.equal(tensor, state[key]) for key, tensor in kept.items())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        networks.InPlaceMethod,
+        networks.OverwrittenShortcut,
+        networks.OverwrittenByFunction,
+        networks.InPlaceFunction,
+    ],
+)
+@pytest.mark.parametrize("options", [FEDMEF, PLAIN])
+def test_what_works_in_place_does_so_afterwards(part: Any, options: dict[str, Any]) -> None:
+    model = sparsify(Ours(part()), **options, check=True)
+    images, labels = batch()
+    nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_branch_on_values_needs_an_example_or_is_skipped() -> None:
+    model = Ours(networks.DataDependent())
     before = dict(model.named_modules())
-    state = copy.deepcopy(model.state_dict())
-    with pytest.raises(UserError, match=re.escape(named)):
-        sparsify(model, **options)
-    assert list(model.state_dict()) == list(state)
-    assert all(torch.equal(tensor, state[key]) for key, tensor in model.state_dict().items())
+    with pytest.raises(UserError, match=r"'part' \(DataDependent\), networks\.py line \d+: .*control flow"):
+        sparsify(model)
+    assert dict(model.named_modules()) == before
+    sparsify(model, skip=["part"])
+    assert isinstance(model.part.conv, nn.Conv2d)
+    followed = sparsify(Ours(networks.DataDependent()), example=batch()[0])
+    assert "fc.0" in sparse_layers(followed)
+
+
+def test_where_nothing_can_be_sparse_the_reason_is_said() -> None:
+    model = Wrapped(Standardized(8, 8, 3))
+    before = dict(model.named_modules())
+    with pytest.raises(
+        UserError, match=r"no layer that it could make sparse: 'part' \(Standardized\): .*line"
+    ):
+        sparsify(model)
     assert dict(model.named_modules()) == before
 
 
-@pytest.mark.parametrize("name", unconvertible())
-@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
-def test_what_is_skipped_need_not_be_convertible(name: str) -> None:
-    part, _, skip = unconvertible()[name]
-    model = Wrapped(part)
-    images, _ = batch()
-    expected = with_statistics(model)(images)
-    torch.testing.assert_close(sparsify(model, sparsity=0.0, **skip)(images), expected)
+def test_a_part_that_is_sparse_already_is_named_or_skipped() -> None:
+    with pytest.raises(UserError, match="'part': it is sparse already"):
+        sparsify(Ours(SparseConv2d(8, 8, 1)))
+    sparsify(Ours(SparseConv2d(8, 8, 1)), skip=["part"])
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_weight_norm_of_the_old_kind_is_named_too() -> None:
-    model = Wrapped(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))
-    with pytest.raises(UserError, match=r"'part'.*parametrised"):
-        sparsify(model)
+def test_weight_norm_of_the_old_kind_is_left_too() -> None:
+    model = Ours(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))
+    conversion = conversion_of(sparsify(model))
+    assert conversion is not None
+    assert conversion.left["part"] == "its weight is parametrised"
+
+
+def test_a_layer_with_code_of_its_own_keeps_it_around_sparse_weights() -> None:
+    model = sparsify(Ours(networks.OwnConvolution(8, 8, 1)), **FEDMEF, check=True)
+    assert type(model.part) is networks.OwnConvolution
+    assert sparse_layers(model)["part.sparse"].active_count == 16  # two a filter
+    assert not any(name.startswith("part.weight") for name in model.state_dict())
+    twin = copy.deepcopy(model)
+    images, labels = batch()
+    assert torch.equal(twin(images), model(images))
+    nn.functional.cross_entropy(twin(images), labels).backward()  # type: ignore[no-untyped-call]
+    assert sparse_layers(twin)["part.sparse"].values.grad is not None
+
+
+def test_layers_with_hooks_are_left_alone() -> None:
+    model = Ours(nn.Conv2d(8, 8, 1))
+    model.part.register_forward_hook(lambda module, args, output: output * 2)
+    conversion = conversion_of(sparsify(model, **FEDMEF))
+    assert conversion is not None
+    assert conversion.left == {"part": "it has hooks"}
 
 
 @pytest.mark.parametrize(
@@ -438,7 +503,11 @@ def test_normalising_never_kills_a_filter() -> None:
     assert (layer.dense_weight().flatten(1).count_nonzero(1) == 2).all()
 
 
-def test_filters_of_one_weight_cannot_be_normalised() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(32, 2))
-    with pytest.raises(UserError, match=r"'0' .*one weight"):
-        sparsify(model, normalize=True)
+def test_filters_of_one_weight_are_left_with_their_norm() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(32, 2)
+    )
+    conversion = conversion_of(sparsify(model, normalize=True, example=torch.randn(2, 1, 2, 2)))
+    assert conversion is not None
+    assert conversion.left["0"] == "its filters have one weight each and cannot be normalised"
+    assert batchnorms(model) == ["1"]

@@ -24,7 +24,9 @@ PANELS = {
     "synthetic_size": "The synthetic data set",
 }
 
-METAVARS = {"device_memory": "SIZE"}
+METAVARS = {"device_memory": "SIZE"} | dict.fromkeys(
+    ("skip", "keep_dense", "first_layers", "last_layers"), "NAMES"
+)
 
 
 def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -55,7 +57,7 @@ def _option(name: str, field: Any, panel: str) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     information = typer.Option(
         f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag,
-        help=about if default in (None, "") else f"{about.removesuffix('.')} (default {default}).",
+        help=about if default in (None, "", ()) else f"{about.removesuffix('.')} (default {default}).",
         rich_help_panel=panel,
         show_default=False,
         metavar=None if isinstance(default, bool) else METAVARS.get(name) or _metavar(field.annotation),

@@ -133,4 +133,4 @@ def describe_backend(backend: Backend) -> str:
 def own_module(experiment: "Experiment", network: Network) -> Any:
     """The network's own PyTorch code, which opaque operations need."""
     build = load_part("fedmef.models.initial", "prepared_module")
-    return build(experiment, network.input.shape[0], network.classes)
+    return build(experiment, network.input.shape[0], network.classes, network.input.shape)

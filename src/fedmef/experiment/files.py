@@ -79,6 +79,8 @@ def changed_fields(there: Experiment, asked: Experiment, allowed: frozenset[str]
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(part) for part in value)}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

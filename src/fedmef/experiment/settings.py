@@ -90,6 +90,21 @@ class Experiment(BaseModel):
     )
     affine: bool = Field(default=False, description="NSConv: learn a gain and a bias per filter.")
 
+    skip: tuple[str, ...] = Field(
+        default=(),
+        description="Modules that stay exactly as they are, such as head,layer4.* (default: none).",
+    )
+    keep_dense: tuple[str, ...] | None = Field(
+        default=None,
+        description="Layers that keep all weights (default: first, depthwise and last ones).",
+    )
+    first_layers: tuple[str, ...] | None = Field(
+        default=None, description="Layers that read the images (default: the first that runs)."
+    )
+    last_layers: tuple[str, ...] | None = Field(
+        default=None, description="Classifiers (default: layers that end the network)."
+    )
+
     adjust_every: int = Field(default=5, ge=1, description="Rounds between two adjustments of the masks.")
     adjust_until: int | None = Field(
         default=None,
@@ -209,6 +224,13 @@ class Experiment(BaseModel):
             return None if folder is None else folder.expanduser().absolute()
         except RuntimeError as error:  # ~ of nobody
             raise ValueError(str(error)) from None
+
+    @field_validator("skip", "keep_dense", "first_layers", "last_layers", mode="before")
+    @classmethod
+    def _names_may_be_one_text(cls, names: Any) -> Any:
+        if not isinstance(names, str):
+            return names
+        return tuple(name.strip() for name in names.split(",") if name.strip())
 
     @field_validator("noise_multiplier")
     @classmethod

@@ -21,7 +21,7 @@ def initial_model(
     experiment: Experiment, shape: tuple[int, int, int], classes: int, statistics: Statistics
 ) -> Model:
     """The first global model, for images of this shape that are normalised with these statistics."""
-    module = prepared_module(experiment, shape[0], classes)
+    module = prepared_module(experiment, shape[0], classes, shape)
     try:
         network = export_network(module, Input(shape, *statistics))
     except UserError as error:
@@ -63,17 +63,20 @@ def plain_network(experiment: Experiment, shape: tuple[int, int, int], classes: 
         raise UserError(f"model '{experiment.model}': {error}") from error
 
 
-def prepared_module(experiment: Experiment, channels: int, classes: int) -> nn.Module:
-    """The same as a PyTorch module, which a network with opaque operations needs to be trained."""
+def prepared_module(
+    experiment: Experiment, channels: int, classes: int, shape: tuple[int, int, int] | None = None
+) -> nn.Module:
+    """The same as a PyTorch module, which a network with opaque operations needs to be trained.
+
+    `shape` is that of an image, for a network that symbols cannot follow.
+    """
     recipe = find_method(experiment.method).recipe
     module = _built(experiment, channels, classes)
+    images = None if shape is None else torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
     try:
-        return prepare(module, recipe, experiment)
+        return prepare(module, recipe, experiment, images)
     except ConversionError as error:
-        raise UserError(
-            f"model '{experiment.model}': {error}. A federation cannot skip: write the network without that "
-            "module, or call fedmef.sparsify in a training loop of your own"
-        ) from error
+        raise UserError(f"model '{experiment.model}': {error}") from error
 
 
 def _built(experiment: Experiment, channels: int, classes: int) -> nn.Module:

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 
 from fedmef.nn import pooling, relu
 from fedmef.nn.batchnorm import BatchNorm1d, BatchNorm2d
-from fedmef.nn.features import EPSILON, feature_norm, forget_features, plain_layer_norm
+from fedmef.nn.dropout import Dropout
+from fedmef.nn.features import EPSILON, feature_norm, plain_layer_norm, remove_feature_norms
 from fedmef.nn.functionals import stop_saving
 from fedmef.nn.layers import SparseConv2d, SparseLinear, sparse_layers
 from fedmef.nn.module import NetworkModule, load_state
+from fedmef.nn.own_layer import own_sparse, with_own_weights
+from fedmef.nn.smooth import Smooth
 from fedmef.nn.swat import SwatConv2d
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.operations import Cache, Layer, Operation
@@ -44,6 +47,9 @@ def densify(model: nn.Module) -> nn.Module:
         return module.train(model.training).to(device)
     holder = nn.ModuleList([deepcopy(model)])  # the model itself may be a layer
     stop_saving(holder[0])
+    for layer in list(holder.modules()):
+        if (sparse := own_sparse(layer)) is not None:
+            with_own_weights(layer, _plain_layer(sparse))
     for name, layer in list(holder.named_modules(remove_duplicate=False)):
         if name and (plain := _plain(layer)) is not None:
             parent, _, last = name.rpartition(".")
@@ -88,10 +94,16 @@ def _plain(module: nn.Module) -> nn.Module | None:  # noqa: PLR0911
             return _normalized(module, _plain_layer(module))
         case nn.Linear() | nn.Conv2d():
             return _normalized(module, module) if feature_norm(module) else None
-        case relu.ReLU():
-            return nn.ReLU()
         case relu.ReLU6():
-            return nn.ReLU6()
+            return nn.ReLU6(module.inplace)
+        case relu.ReLU():
+            return nn.ReLU(module.inplace)
+        case relu.LeakyReLU():
+            return _of_class(module, nn.LeakyReLU)
+        case Smooth():
+            return _smooth(module)
+        case Dropout():
+            return _of_class(module, nn.Dropout)
         case pooling.MaxPool2d():
             return _of_class(module, nn.MaxPool2d)
         case pooling.AvgPool2d():
@@ -103,6 +115,12 @@ def _plain(module: nn.Module) -> nn.Module | None:  # noqa: PLR0911
         case BatchNorm1d():
             return _of_class(module, nn.BatchNorm1d)
     return None
+
+
+def _smooth(module: Smooth) -> nn.Module:
+    if isinstance(getattr(module.activation, "inplace", None), bool):
+        module.activation.inplace = module.inplace  # type: ignore[assignment]
+    return module.activation
 
 
 def _of_class(module: nn.Module, kind: type[nn.Module]) -> nn.Module:
@@ -142,7 +160,7 @@ def _normalized(module: nn.Module, layer: nn.Linear | nn.Conv2d) -> nn.Module:
     norm = feature_norm(module)
     if norm is None:
         return layer
-    forget_features(layer)
+    remove_feature_norms(layer)
     for parameter in layer.parameters():
         parameter.mul_(norm.scale)
     return nn.Sequential(OrderedDict(features=NormalizedFeatures(), layer=layer)).train(module.training)

@@ -117,9 +117,12 @@ def feature_norm(layer: nn.Module) -> FeatureNorm | None:
     return next((owner for owner in owners if isinstance(owner, FeatureNorm)), None)
 
 
-def forget_features(layer: nn.Module) -> None:
-    """Let a layer take its input as it is again."""
-    for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
-        for number, hook in list(hooks.items()):
-            if isinstance(getattr(hook, "__self__", None), FeatureNorm):
-                del hooks[number]
+def remove_feature_norms(model: nn.Module) -> None:
+    """Take them away again."""
+    for layer in model.modules():
+        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
+            ours = [
+                key for key, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), FeatureNorm)
+            ]
+            for key in ours:
+                del hooks[key]

@@ -15,6 +15,8 @@ from fedmef.nn import functionals
 from fedmef.nn.describe import array_spec, describe
 from fedmef.nn.features import feature_norm
 from fedmef.nn.layers import SparseConv2d
+from fedmef.nn.record import record
+from fedmef.nn.without_norm import Copy
 from fedmef.sparsity.network import INPUT
 from fedmef.sparsity.operations import (
     AdaptiveAveragePool,
@@ -125,6 +127,19 @@ class _Results(fx.Interpreter):
         return result
 
 
+def _followed(model: nn.Module, batch: Tensor) -> tuple[fx.Graph, dict[str, Shape], dict[str, Any]]:
+    """The calls, their shapes, and results that are no tensors: by symbols, or where they fail by running."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            graph = Tracer().trace(model)
+            results = _Results(model, graph)
+            results.run(batch)
+            return graph, results.shapes, results.others
+        except Exception:  # user code runs here, so it may raise anything
+            recording = record(model, [batch], Tracer().is_leaf_module, [])
+            return recording.graph, recording.shapes, {}
+
+
 class Trace:
     """One network, run once on a batch of images."""
 
@@ -132,13 +147,9 @@ class Trace:
         self.model, self.modules = model, dict(model.named_modules())
         self.compact = functionals.are_saving(model)
         try:
-            self.graph = Tracer().trace(model)
-            results = _Results(model, self.graph)
-            with torch.random.fork_rng(devices=[]):
-                results.run(batch)
+            self.graph, self.shapes, self.others = _followed(model, batch)
         except Exception as error:  # user code runs here, so it may raise anything
             raise UntraceableError(" ".join(str(error).split())[:150]) from error
-        self.shapes, self.others = results.shapes, results.others
         self.names: dict[fx.Node, str] = {}  # which result a node's is
         self.found: list[Operation] = []
 
@@ -178,7 +189,7 @@ class Trace:
         module, name = self.modules[str(node.target)], str(node.target)
         if len(inputs) != 1 or len(node.args) != 1 or node.kwargs:
             return None
-        if isinstance(module, nn.Identity):
+        if isinstance(module, nn.Identity | Copy):
             return inputs[0]
         norm = feature_norm(module)
         if norm is not None:
