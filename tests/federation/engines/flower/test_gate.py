@@ -217,3 +217,17 @@ def test_a_superlink_of_another_authority_is_not_believed(superlink: Served, tmp
 def test_a_superlink_that_others_may_reach_is_refused(address: str, superlink: Served) -> None:
     with pytest.raises(UserError, match="start the SuperLink with --host"):
         gate_app(address, superlink.certificate)
+
+
+def test_headers_of_any_length_are_not_read(
+    superlink: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(uvicorn, "run", lambda app, **given: options.update(given))
+    app = gate_app(superlink.address, superlink.certificate)
+    server = Served(app, tmp_path)
+    gate.serve("127.0.0.1", 0, app, server.certificate, tmp_path / "server.key")
+    server.config = uvicorn.Config(app, **options)  # as the command has it
+    with server:
+        status, _, _ = server.ask("/v1/fleet/pull-messages", flwr_long="x" * 2**20)
+    assert status == 400

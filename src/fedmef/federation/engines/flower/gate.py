@@ -91,6 +91,7 @@ def serve(host: str, port: int, app: Starlette, certificate: Path, key: Path) ->
         app,
         host=host,
         port=port,
+        http="h11",  # the other one takes headers of any length
         ws="none",
         ssl_certfile=certificate,
         ssl_keyfile=str(key),
