@@ -229,7 +229,7 @@ def test_a_reason_of_characters_that_no_file_can_have_stops_nobody() -> None:
         return Lost.from_text("\ud800 gone") if device == first else honest(device, message)
 
     (lost,) = collected(answer)[0].lost
-    assert lost.reason == "? gone"
+    assert lost.reason == "\\ud800 gone"
     assert lost.model_dump_json()
 
 

@@ -9,8 +9,11 @@ import torch.nn.functional as F
 
 from fedmef.data import Split
 from fedmef.device.backend import Backend
-from fedmef.federation.evaluation import BATCH_SIZE, Score, evaluate
+from fedmef.errors import UserError
+from fedmef.federation.evaluation import BATCH_SIZE, Score, evaluate, moderate_batch
 from fedmef.sparsity.arrays import Array, Floats
+from fedmef.sparsity.network import INPUT, Input, Network
+from fedmef.sparsity.operations import Flatten
 from tests.runs.written import a_state
 
 
@@ -75,3 +78,14 @@ def test_a_network_that_diverged_has_a_score_too(wrong: float) -> None:
     result = score(Answering([[wrong, 0.0]]), split([0, 0], [0, 1]))
     assert 0 <= result.accuracy <= 1
     assert not result.loss < 1e300  # infinite, or not a number
+
+
+def test_a_strangers_network_is_evaluated_in_moderate_batches() -> None:
+    def network(side: int) -> Network:
+        steps = (Flatten(name="flat", inputs=(INPUT,)),)
+        return Network(Input((1, side, side), (0.5,), (0.5,)), steps)
+
+    assert moderate_batch(network(8)) == 256
+    assert moderate_batch(network(2048)) == 2**27 // (2 * 2048**2)
+    with pytest.raises(UserError, match="at most"):
+        moderate_batch(network(10_000))

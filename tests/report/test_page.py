@@ -53,3 +53,10 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
     write_run(tmp_path / "a", small(), [0.5])
     Run.create(tmp_path / "half", small(), NETWORK)
     assert f"Left out: {tmp_path / 'half'}" in page_of(tmp_path)
+
+
+def test_no_control_character_comes_from_a_run_into_the_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "a\x1b[31m\u202eb", small("\x1b]0;x\x07"), [0.5, 0.5])
+    page = page_of(tmp_path)
+    assert not {letter for letter in page if not letter.isprintable()} - {"\n"}
+    assert "\\x1b[31m\\u202eb" in page

@@ -165,3 +165,13 @@ def test_a_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.Monk
 def test_fedmef_is_imported_where_there_is_no_fcntl() -> None:
     program = "import sys; sys.modules['fcntl'] = None; import fedmef; fedmef.run; fedmef.load; fedmef.Run"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_link_named_lock_leads_no_writing_elsewhere(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "run").mkdir()
+    os.link(victim, tmp_path / "run" / "lock")
+    with pytest.raises(UserError, match="no ordinary file"), locked(tmp_path / "run"):
+        pass
+    assert victim.read_text() == "precious"

@@ -36,7 +36,7 @@ def test_what_devices_measured_has_a_file_of_its_own(tmp_path: Path) -> None:
 def test_the_file_is_optional_and_its_damage_costs_only_itself(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     file = run.path / "devices.jsonl"
-    file.write_bytes(file.read_bytes() + b'{"round": 9, "device_reports": [{"device": -1}]}\n')
+    file.write_bytes(b'{"round": 9, "device_reports": [{"device": -1}]}\n' + file.read_bytes())
     with pytest.warns(FedmefWarning, match=r"devices.jsonl is damaged: device_reports.0.device: .* left out"):
         assert [record.device_reports for record in Run.open(run.path).rounds] == [[], []]
     file.unlink()
@@ -136,3 +136,22 @@ def test_a_run_whose_metrics_nobody_could_read_is_refused_before_it_begins(setti
         check_length(Experiment(**settings))
     check_length(Experiment(rounds=10_000))
     check_length(Experiment(rounds=500, devices=1000, devices_per_round=1000))
+
+
+def test_more_entries_than_an_honest_run_can_have_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(tmp_path / "run")
+    (run.path / "devices.jsonl").unlink()
+    monkeypatch.setattr(metrics, "MOST_TABLES", 3)
+    assert len(Run.open(run.path).rounds) == 2
+    monkeypatch.setattr(metrics, "MOST_TABLES", 1)
+    with pytest.raises(UserError, match="more than 1 entries"):
+        _ = Run.open(run.path).rounds
+
+
+def test_reports_of_more_rounds_than_there_are_are_not_read(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    with (run.path / "devices.jsonl").open("a") as file:
+        file.write("nonsense\n" * 1000)
+    assert [record.device_reports for record in Run.open(run.path).rounds] == [[a_report(0)], [a_report(1)]]

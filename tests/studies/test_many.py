@@ -14,6 +14,7 @@ from fedmef.federation.simulated.fleet import partition
 from fedmef.methods import Extras, Job, Method, Recipe, Update
 from fedmef.methods.base import Rules
 from fedmef.runs.directory import Run
+from fedmef.runs.lock import locked
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.model import Model
@@ -316,3 +317,11 @@ def test_runs_share_a_data_set_only_when_it_is_the_same(tmp_path: Path) -> None:
     assert synthetic is not None
     assert larger is not None
     assert [digits.name, synthetic.shape, larger.shape] == ["digits", (3, 8, 8), (3, 12, 12)]
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
+    plan = plan_runs({"a": small(rounds=1)}, tmp_path / "out")
+    with locked(tmp_path / "out", make=True), pytest.raises(UserError, match="is being written by process"):
+        carry_out(plan)
+    assert isinstance(carry_out(plan)[0], Run)
+    assert not (tmp_path / "out" / "lock").exists()

@@ -59,7 +59,7 @@ class Experiment(BaseModel):
     local_epochs: int = Field(
         default=5, ge=1, le=MOST_EPOCHS, description="Epochs E on each device in each round."
     )
-    batch_size: int = Field(default=32, ge=1, description="Samples in a local step.")
+    batch_size: int = Field(default=32, ge=1, le=2**20, description="Samples in a local step.")
     learning_rate: float | None = Field(
         default=None, gt=0, le=1e30, description="Initial learning rate of plain SGD (default: the method's)."
     )
@@ -138,7 +138,7 @@ class Experiment(BaseModel):
     max_norm_ratio: float = Field(
         default=20.0,
         ge=0,
-        description="An update that changes more than so many times the round's median is rejected; 0: none.",
+        description="An update of more than this many times the round's median norm is rejected; 0: off.",
     )
     max_samples: int | None = Field(
         default=None,
@@ -148,7 +148,7 @@ class Experiment(BaseModel):
     max_samples_ratio: float = Field(
         default=10.0,
         ge=0,
-        description="On a fleet: likewise who claims more than so many times the round's median; 0: any.",
+        description="On a fleet: a claim of more than this many times the median is not believed; 0: off.",
     )
     aggregation: Aggregation = Field(
         default="mean",

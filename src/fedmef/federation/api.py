@@ -17,7 +17,7 @@ from fedmef.experiment.settings import Experiment
 from fedmef.federation.arguments import Part, as_dataset, experiment_of
 from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
-from fedmef.federation.evaluation import Score, evaluate
+from fedmef.federation.evaluation import Score, evaluate, moderate_batch
 from fedmef.federation.loop import federate
 from fedmef.federation.preparation import (
     Prepared,
@@ -229,7 +229,8 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     backend = "auto" if missing_kernels() else directory.summary.backend
     executed = directory.experiment.model_copy(update={"backend": backend})
     try:
-        return evaluate(backend_for(executed, model.network), model.state, dataset.test)
+        backend, batch_size = backend_for(executed, model.network), moderate_batch(model.network)
+        return evaluate(backend, model.state, dataset.test, batch_size)
     except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
         if own_network:
             raise

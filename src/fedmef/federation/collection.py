@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedmef.errors import FedmefError
+from fedmef.device.lost import LONGEST_REASON
+from fedmef.errors import FedmefError, printable
 from fedmef.experiment.randomness import generator_for
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.engines.base import Engine, Lost
@@ -167,6 +168,6 @@ def _error_of_all(
 def _named(reasons: Mapping[int, str], attempt: int) -> list[Failed]:
     """For the record; a reason may be a stranger's, of characters that no file can have."""
     return [
-        Failed(device=device, attempt=attempt, reason=reason.encode(errors="replace").decode())
+        Failed(device=device, attempt=attempt, reason=printable(reason)[:LONGEST_REASON])
         for device, reason in sorted(reasons.items())
     ]

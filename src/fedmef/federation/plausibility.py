@@ -1,7 +1,7 @@
 """Whether an update can be honest, by what the other devices of its round sent, and how much it counts for.
 
-An update is implausible when it changes more than `ratio` times the round's median, and more than the model
-itself is. What is compared, each kind on its own:
+An update is implausible when it changes more than `ratio` times the round's median, and more than the model's
+own norm. What is compared, each kind on its own:
 
     weights       what training changed, ||θ_k − θ||
     statistics    of BatchNorm, likewise

@@ -48,7 +48,7 @@ class UpdateChecks:
     Attributes:
         samples: how many each device has, where the server knows: then nobody's word counts.
         most_samples: no device can have more, or None.
-        samples_ratio: nor more than so many times the median of what a round's devices claim; 0: any.
+        samples_ratio: nor more than this many times the median of what a round's devices claim; 0: any.
         largest_norm: of the difference between its weights and those it was sent, or None.
         norm_ratio: how many times the round's median an update may change; 0: any.
     """

@@ -1,7 +1,6 @@
 """The table of costs: what the paper's formulas estimate next to what was measured."""
 
 from collections.abc import Sequence
-from html import escape
 from statistics import fmean
 
 from fedmef.costs.device_process import ProcessCost
@@ -9,6 +8,7 @@ from fedmef.costs.tensors import TensorCost
 from fedmef.costs.units import human_bytes
 from fedmef.report.costs import measured_exchange
 from fedmef.report.groups import Group
+from fedmef.report.text import escape
 
 HEADINGS = (
     ("memory of a device", ("estimated", "whole process", "on", "PyTorch, dense")),

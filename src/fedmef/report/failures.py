@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 
+from fedmef.report.text import escape
 from fedmef.runs.directory import Run
 
 MOST_ROWS = 40

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from fedmef.costs.units import byte_unit, human_bytes, human_time, in_unit
 from fedmef.report.groups import Group
 from fedmef.report.numbers import accuracy, process_memory, ratio, signless_zero
+from fedmef.report.text import escape
 
 TIE = 0.03  # what a process has resident varies by a MB from one start to the next
 

@@ -3,7 +3,6 @@
 import shlex
 from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 
 from fedmef.experiment.files import to_toml
@@ -14,6 +13,7 @@ from fedmef.report.figures import COSTS, Drawing, Kind
 from fedmef.report.groups import Group
 from fedmef.report.headline import headline_sentence, headline_table
 from fedmef.report.reading import LeftOut
+from fedmef.report.text import escape
 from fedmef.runs.directory import CONFIG, Run
 from fedmef.studies.rows import unnamed_differences
 

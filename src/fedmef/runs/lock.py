@@ -51,7 +51,7 @@ class WriteLock:
         if self._descriptor is not None:
             if self._is_there(self._descriptor):
                 with suppress(OSError):
-                    (self._folder / LOCK).unlink()  # whoever has opened it meanwhile will notice
+                    (self._folder / LOCK).unlink()  # whoever opened it meanwhile sees that it is gone
             self.forget()
 
     def forget(self) -> None:
@@ -66,7 +66,7 @@ class WriteLock:
 
 @contextmanager
 def locked(folder: Path, *, make: bool = False) -> Iterator[WriteLock]:
-    """Within the block nobody else writes into the folder; `make` it, but not for nothing."""
+    """Within the block nobody else writes into the folder; `make` it, and remove it if it stays empty."""
     made = make and not folder.exists()
     try:
         if make:
@@ -130,7 +130,8 @@ def _acquire(file: Path) -> int | None:
 
 def _lock(descriptor: int, file: Path) -> bool:
     """False where there are no locks; raises `UserError` that names the holder when it is held."""
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # a link would lead our writing elsewhere
         raise UserError(f"{file} is no ordinary file: remove it")
     try:
         import fcntl  # noqa: PLC0415  (Windows has none)

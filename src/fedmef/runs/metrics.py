@@ -8,6 +8,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ METRICS, DEVICES = "metrics.jsonl", "devices.jsonl"
 MAXIMUM_METRICS = 2**25
 MAXIMUM_DEVICES = 2**24
 LINE_BYTES, DEVICE_BYTES = 800, 8  # of a round in which nothing fails, and of each device in it
+MOST_TABLES = 2**18  # each takes some microseconds to read; honest ones fill the file before
 REPORTS = "device_reports"
 
 Kind = TypeVar("Kind", bound=Record)
@@ -62,7 +64,7 @@ def read_rounds(folder: Path) -> list[Round]:
     file = folder / METRICS
     rounds = [read_record(Round, line, file) for line in read_lines(file, MAXIMUM_METRICS)]
     try:
-        lines = read_lines(folder / DEVICES, MAXIMUM_DEVICES)
+        lines = islice(read_lines(folder / DEVICES, MAXIMUM_DEVICES), len(rounds))
         found = [read_record(Reports, line, folder / DEVICES) for line in lines]
     except UserError as error:
         warnings.warn(f"{error}; what devices measured is left out", FedmefWarning, stacklevel=2)
@@ -93,9 +95,12 @@ def forget_rounds(folder: Path, first: int) -> None:
 def read_lines(file: Path, limit: int) -> Iterator[bytes]:
     """The lines of a file, with their ends; none when there is no file."""
     try:
-        return iter(io.BytesIO(read_ordinary(file, limit)))
+        content = read_ordinary(file, limit)
     except FileNotFoundError:
         return iter(())
+    if content.count(b"{") > MOST_TABLES:
+        raise UserError(f"{file} is damaged: it has more than {MOST_TABLES:,} entries")
+    return iter(io.BytesIO(content))
 
 
 def read_record(kind: type[Kind], text: bytes, file: Path) -> Kind:

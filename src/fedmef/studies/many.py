@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedmef.federation.simulated.fleet import partition
 from fedmef.methods import find_method
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
+from fedmef.runs.lock import locked
 from fedmef.runs.signals import stop_on_signals
 from fedmef.runs.watchers import Watcher
 
@@ -192,9 +194,11 @@ def _rounds_before(run: Run | None) -> int:
 
 
 def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
-    """Do what is left to do, one run after the other."""
+    """Do what is left to do, one run after the other; nobody else may do the same in the same folder."""
     outcomes: list[Run | Failure] = []
-    with stop_on_signals() as stop:
+    with ExitStack() as folders, stop_on_signals() as stop:
+        for folder in sorted({planned.path.parent for planned in plan if not planned.finished}):
+            folders.enter_context(locked(folder, make=True))
         for planned in plan:
             try:
                 stop.check("between two runs")

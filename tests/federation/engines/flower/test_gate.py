@@ -231,3 +231,9 @@ def test_headers_of_any_length_are_not_read(
     with server:
         status, _, _ = server.ask("/v1/fleet/pull-messages", flwr_long="x" * 2**20)
     assert status == 400
+
+
+def test_headers_that_are_unclear_are_refused(superlink: Served, tmp_path: Path) -> None:
+    with Served(gate_app(superlink.address, superlink.certificate), tmp_path) as outside:
+        assert outside.ask("/v1/fleet/get-run", flwr_name="caf\xe9")[0] == 400
+        assert outside.ask("/v1/fleet/get-run", transfer_encoding="chunked", content_length="3")[0] == 400

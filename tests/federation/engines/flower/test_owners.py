@@ -51,6 +51,14 @@ def test_no_other_node_takes_the_place_of_a_device_that_is_away() -> None:
     assert 88 not in trained(fleet)
 
 
+def test_a_key_without_a_name_is_one_device_only() -> None:
+    owners, greedy = Owners(), NodeInfo(public_key=b"greedy")
+    assert owners.claim(greedy, 0) is None
+    assert "is device 0 and says that it is device 1" in (owners.claim(greedy, 1) or "")
+    assert owners.claim(NodeInfo(public_key=b"honest"), 1) is None
+    assert owners.claim(greedy, 0) is None
+
+
 def test_a_node_that_says_that_it_is_a_connected_device_costs_it_nothing() -> None:
     fleet = Loopback({77: 0, 99: 1}, TWICE)
     flower = engine(fleet, Owners())

@@ -56,6 +56,8 @@ def gate_app(superlink: str, authority: Path) -> Starlette:
     )
 
     async def hand_over(path: str, request: Request) -> Response:
+        if not _is_clear(request.headers):
+            return PlainTextResponse("bad request\n", 400)
         try:
             asked = client.build_request(
                 "POST",
@@ -115,6 +117,12 @@ def check_loopback(superlink: str) -> None:
             f"superlink = '{superlink}': start the SuperLink with --host 127.0.0.1, and give that address "
             "and its port; whoever reaches it may run code on it"
         )
+
+
+def _is_clear(headers: Mapping[str, str]) -> bool:
+    """Whether headers say one thing only, in characters that a header may have."""
+    lengths = [name for name in ("content-length", "transfer-encoding") if name in headers]
+    return len(lengths) < 2 and all(value.isascii() and value.isprintable() for value in headers.values())
 
 
 def _handed_on(headers: Mapping[str, str]) -> dict[str, str]:

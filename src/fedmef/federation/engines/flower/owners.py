@@ -65,8 +65,14 @@ class Owners:
         """
         key, registered = fingerprint(node.public_key), _registered_as(node)
         owner = self._claims.devices.get(device)
+        others = [other for other, its_key in self._claims.devices.items() if its_key == key]
         if registered not in (None, device):
             reason = f"the key {key} was registered as {node.name} and says that it is device {device}"
+        elif registered is None and others and others != [device]:
+            reason = (
+                f"the key {key} is device {others[0]} and says that it is device {device}; to change that, "
+                f"register it with --name device-{device}"
+            )
         elif owner in (None, key) or (
             registered == device and (holder is None or _registered_as(holder) is None)
         ):
