@@ -19,7 +19,7 @@ def printable(text: str) -> str:
 class FedmefError(Exception):
     """Something failed. The command line prints its text as one line and exits with 1.
 
-    What it names (paths, settings, a device's words) may be of a stranger's making: its text is printable.
+    What it names (paths, settings, a device's words) may come from a stranger: its text is printable.
     """
 
     exit_code = 1

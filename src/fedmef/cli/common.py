@@ -57,7 +57,7 @@ class StoppedError(FedmefError):
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Print one line. It may name what is of a stranger's making: nothing in it commands the terminal."""
+    """Print one line. It may name what a stranger wrote: nothing in it commands the terminal."""
     typer.echo(printable(line), err=error)
 
 

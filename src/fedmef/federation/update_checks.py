@@ -76,7 +76,7 @@ class UpdateChecks:
         )
 
     def accept(
-        self, answer: bytes, device: int, method: Method, model: Model, job: Job, answered: str = ""
+        self, answer: bytes, device: int, method: Method, model: Model, job: Job, answered: str
     ) -> Update | Rejection:
         """The update in a device's answer to the message of this checksum, or why it is not used."""
         try:
@@ -92,7 +92,7 @@ class UpdateChecks:
         return update
 
     def check(
-        self, update: Update, device: int, method: Method, model: Model, job: Job, answered: str = ""
+        self, update: Update, device: int, method: Method, model: Model, job: Job, answered: str
     ) -> None:
         """Raise `RejectedError` for an update that would ruin the model."""
         who = f"device {device}"
@@ -136,7 +136,7 @@ class UpdateChecks:
         return counted, doubts
 
     def _absurd_claims(self, updates: Sequence[Update]) -> list[Rejection]:
-        """Nobody who says such a thing need be believed in anything else."""
+        """Devices that claim so much that their weights are not trusted either."""
         if not self.samples_ratio or (self.samples is None and len(updates) < FEWEST_TO_COMPARE):
             return []
         most = {

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from fedmef.report.appearance import BLUE, FONT_SIZE, new_figure, plain, plain_names
 from fedmef.report.groups import Group, layer_densities
 
-MOST_LAYERS = 200  # a longer picture is none
+MOST_LAYERS = 200  # nobody could read a longer figure
 LONGEST_NAME = 60
 SHADES = LinearSegmentedColormap.from_list("white to blue", ["#ffffff", BLUE])
 

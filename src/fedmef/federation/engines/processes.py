@@ -25,7 +25,7 @@ from fedmef.runs.records import DeviceReport, Failed, received_report
 
 RESTARTS = 3  # of replacements in a row that could not start
 SECONDS_TO_END = 5.0
-SECONDS_STOPPED = 30.0  # of a process that nobody is told of
+SECONDS_STOPPED = 30.0  # after which a stopped process is reported
 SECONDS_BETWEEN_LOOKS = 5.0
 
 
