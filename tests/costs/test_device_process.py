@@ -124,10 +124,10 @@ def test_the_same_configuration_is_measured_once_in_a_process(monkeypatch: pytes
 
     def write(experiment: Experiment, *_: object) -> Rounds:
         asked.append(experiment)
-        return Rounds("native", (), Path())
+        return Rounds("native", (), ())
 
     monkeypatch.setattr(device_process, "write_rounds", write)
-    monkeypatch.setattr(device_process, "_on_native", lambda *_: (1, [0.0, 2.0]))
+    monkeypatch.setattr(device_process, "_on_native", lambda *_: (1, [9.0, 2.0]))
     monkeypatch.setattr(device_process, "_exchange", lambda _: process(0).exchange)
     device_process._once.cache_clear()
     costs = [measure_process(small(seed=seed), SHAPE, 10) for seed in (0, 1)]
