@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from fedmef.cli.plain_help import command_app
+from fedmef.cli.progress import Waiting
 from fedmef.errors import FedmefError
 from fedmef.report.reading import FoundRuns, LeftOut, read_runs
 from fedmef.report.writing import FIGURES, default_place, write_report
@@ -27,7 +29,7 @@ def report(
     """Write a page and figures about finished runs: accuracy, measured memory, bytes, layers."""
     found = read_runs(runs)
     _warn(found.left_out)
-    page = write_report(found, out or default_place(runs))
+    page = _write(found, out or default_place(runs))
     if as_json:
         left_out = [{"run": str(left.path), "reason": left.reason} for left in found.left_out]
         facts = {"report": str(page), "runs": len(found.runs), "left_out": left_out}
@@ -51,7 +53,15 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
         for failure in outcomes
         if isinstance(failure, Failure)
     ]
-    return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report")
+    return _write(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report")
+
+
+def _write(found: FoundRuns, out: Path) -> Path:
+    waiting = Waiting(Console(stderr=True))
+    try:
+        return write_report(found, out, waiting.tell)
+    finally:
+        waiting.stop()
 
 
 def _warn(left_out: Sequence[LeftOut]) -> None:

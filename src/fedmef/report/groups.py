@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from fedmef.costs.device_process import ProcessCost, Shape, measure_process, measure_torch_dense
+from fedmef.costs.limit import Tell
 from fedmef.costs.tensors import TensorCost, measure_tensors
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.report.costs import EstimatedCosts, estimated_costs
@@ -48,10 +49,10 @@ class Spread:
     deviation: float | None
 
 
-def group_runs(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[Run], tell: Tell = lambda words: None) -> list[Group]:
     """The groups in the order of their first run; raises `UserError` when runs cannot be compared."""
     rows = summarize_comparison(runs)
-    measurements = _Measurements()
+    measurements = _Measurements(tell)
     members = group_seeds([run.experiment for run in runs])
     groups = [tuple(runs[place] for place in places) for places in members]
     return [
@@ -112,7 +113,8 @@ Cost = TypeVar("Cost")
 class _Measurements:
     """Measures each configuration once, whatever its seeds; random images stand for the data."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
         self._measured: dict[str, Memories] = {}
 
     def of(self, run: Run) -> Memories:
@@ -120,6 +122,7 @@ class _Measurements:
         configuration = run.experiment.model_dump_json(exclude={"seed", *MACHINE_FIELDS})
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
+            self._tell(f"measuring a device of {run.path.name}, and PyTorch's dense one")
             self._measured[configuration] = (
                 _measure(measure_tensors, run),
                 _measure(measure_process, run),
