@@ -5,8 +5,8 @@ folder next to a few batches of noise. A fresh process then gets them as a devic
 resident memory that it had: `python -m fedmef.device`, without PyTorch, where the device runs on the native
 kernels; otherwise one that imports PyTorch (`fedmef.costs.torch_process`). Both give freed memory back.
 
-A round that adjusts also trains as an ordinary one does, and needs more. So where there is one, it is measured
-over several steps, and the ordinary round takes a single step: only the length of its answer is new.
+A round that adjusts also trains as an ordinary one does, and needs more. So where there is one, it takes
+several steps, and the ordinary round a single one: only the length of its answer is new.
 """
 
 import json

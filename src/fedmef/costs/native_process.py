@@ -1,4 +1,4 @@
-"""`python -m fedmef.device` as it is, which then prints its most resident bytes and the CPU seconds of each step."""
+"""`python -m fedmef.device` as it is, which then prints its most resident bytes and each step's seconds."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A device on PyTorch in a process of its own: prints its most resident bytes and the CPU seconds of each step.
+"""A device on PyTorch in a process of its own: prints its most resident bytes and each step's seconds.
 
 The counterpart of `fedmef.device`. The question is JSON: the experiment, whose own network code may be
 needed, and for each round the files of the message and of the answer, and a folder of data.

@@ -17,7 +17,7 @@ PAGE, FIGURES = "report.html", "figures"
 
 
 def write_report(found: FoundRuns, out: Path, tell: Tell = lambda words: None) -> Path:
-    """Write `report.html` and `figures/` into `out`, and return the page's path; `tell` is told what takes long.
+    """Write `report.html` and `figures/` into `out`, and return the page's path.
 
     Raises `UserError` when there is no finished run, or when runs cannot be compared.
     """
