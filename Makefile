@@ -68,8 +68,8 @@ lint: $(DEV) ## ruff, mypy, the layers and clang-format
 	$(if $(CSRC),$(BIN)/clang-format --dry-run --Werror $(CSRC))
 
 docs: $(DEV) ## the documentation as a site, in build/site; nothing is fetched
-	$(BIN)/mkdocs build --strict --quiet
-	@echo "open build/site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; its search needs a server: python3 -m http.server -d build/site"
 
 bench: $(DEV) $(NATIVE) ## run every benchmark, one after the other
 	@for script in $(BENCHMARKS); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script || exit 1; done

@@ -191,7 +191,7 @@ def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task, *, sample
             "Measured: the most resident memory of a device's whole process: interpreter, libraries, "
             f"messages and data. Without PyTorch for {_names(native)}; with it for the others. PyTorch's "
             f"dense process (fedavg) has {_megabytes(rows[0].dense.process)} MB. The length of the real "
-            "messages down and up, in a round that adjusts if the method has one. Seconds of a step."
+            "messages down and up, in a round that adjusts if the method has one. CPU seconds of a step."
         )
     print_notes(notes)
 
