@@ -88,7 +88,7 @@ def cost(
         if one in overrides and many is not None:
             raise UserError(f"--{one} and its plural say the same thing; leave one of them out")
     base = make_experiment(overrides)
-    chosen = (base.method,) if "method" in overrides else DEFAULT_METHODS
+    chosen: tuple[str, ...] = (base.method,) if "method" in overrides else DEFAULT_METHODS
     if methods is not None:
         chosen = tuple(METHODS) if methods == "all" else items_of("--methods", methods)
     comparison = Comparison(
