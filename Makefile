@@ -5,6 +5,7 @@ WORKERS ?= 2
 
 BIN := .venv/bin
 READY := .venv/.ready
+DEV := .venv/.dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # One thread for each worker: two workers with all cores each are slower than one.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
@@ -23,7 +24,7 @@ CONFIGURE = $(CMAKE) -S . -G Ninja -DCMAKE_MAKE_PROGRAM="$(CURDIR)/$(BIN)/ninja"
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo deploy-demo native wheels sanitize test test-slow test-all lint bench clean
+.PHONY: help demo deploy-demo native wheels sanitize test test-slow test-all lint docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,27 +32,27 @@ help: ## this list
 demo: $(NATIVE) ## train a sparse network on the digits with simulated devices, in runs/demo
 	$(BIN)/fedmef run configs/demo.toml --out runs/demo --overwrite
 
-deploy-demo: $(NATIVE) ## a federation of real processes with TLS on this machine, in runs/deploy_demo
+deploy-demo: $(DEV) $(NATIVE) ## a federation of real processes with TLS on this machine, in runs/deploy_demo
 	rm -rf runs/deploy_demo
 	$(BIN)/python scripts/deploy_demo.py runs/deploy_demo
 
 native: $(NATIVE) ## compile the native kernels of csrc/
 
-wheels: $(READY) ## wheels for this machine and, cross-compiled, for 64-bit ARM, in dist
+wheels: $(DEV) ## wheels for this machine and, cross-compiled, for 64-bit ARM, in dist
 	PYTHON=$(BIN)/python scripts/wheels.sh dist
 
 test: lint $(NATIVE) ## lint, then every test that is quick
 	$(PYTEST) -m "not slow"
 
 # pytest's exit code 5 says that nothing was collected: no slow tests is no failure.
-test-slow: $(NATIVE) ## the slow tests only
+test-slow: $(DEV) $(NATIVE) ## the slow tests only
 	$(PYTEST) -m slow || test $$? -eq 5
 
 test-all: test test-slow ## everything
 
 # The preloaded libraries are the compiler's: Python itself is not sanitized, and without libstdc++ the sanitizer finds
 # no exceptions. What Python never frees is no leak of ours.
-sanitize: $(READY) ## the tests of the native kernels, under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: $(DEV) ## the tests of the native kernels, under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(CONFIGURE) -B build/sanitize -DFEDMEF_SANITIZE=address,undefined
 	$(CMAKE) --build build/sanitize
 	$(CMAKE) --install build/sanitize --prefix build/sanitize/installed --component kernels >/dev/null
@@ -59,14 +60,18 @@ sanitize: $(READY) ## the tests of the native kernels, under AddressSanitizer an
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 OMP_NUM_THREADS=1 FEDMEF_KERNELS=build/sanitize/installed $(BIN)/pytest -p no:cacheprovider $(SANITIZED)
 
-lint: $(READY) ## ruff, mypy, the layers and clang-format
+lint: $(DEV) ## ruff, mypy, the layers and clang-format
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(if $(CSRC),$(BIN)/clang-format --dry-run --Werror $(CSRC))
 
-bench: $(NATIVE) ## run every benchmark, one after the other
+docs: $(DEV) ## the documentation as a site, in build/site; nothing is fetched
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html; its search needs a server: python3 -m http.server -d build/site"
+
+bench: $(DEV) $(NATIVE) ## run every benchmark, one after the other
 	@for script in $(BENCHMARKS); do echo "== $$script"; PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 clean: ## remove caches and build output; .venv and runs stay
@@ -90,6 +95,7 @@ else
 	@if ls src/fedmef/native/_kernels*.so >/dev/null 2>&1; then touch $@; else rm -rf build/native; fi
 endif
 
+# What the demo needs: the extra `train`, and what compiles the kernels.
 # torch first and pinned: resolving the range `torch>=2.6` on an empty machine fetches gigabytes of CUDA.
 $(READY): pyproject.toml constraints.txt Makefile
 	@command -v $(PYTHON) >/dev/null || { echo "There is no '$(PYTHON)'. Install Python 3.11 or newer, or say make PYTHON=/path/to/python." >&2; exit 1; }
@@ -98,5 +104,10 @@ $(READY): pyproject.toml constraints.txt Makefile
 	$(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt "$(TORCH)" scikit-build-core
 	$(PIP) install -c constraints.txt --no-build-isolation --no-deps -e .
+	$(PIP) install -c constraints.txt 'fedmef[train,native]'
+	@touch $@
+
+# What changes or tests fedmef needs, too.
+$(DEV): $(READY)
 	$(PIP) install -c constraints.txt 'fedmef[dev]'
 	@touch $@

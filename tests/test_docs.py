@@ -1,7 +1,10 @@
-"""The Python that the documentation shows: it parses, and what it imports is there."""
+"""The Python that the documentation shows parses, and what it imports is there; the tutorials run."""
 
 import ast
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -41,3 +44,17 @@ def test_no_page_opens_a_superlink_to_a_network() -> None:
     assert len(commands) >= 3
     for command in commands:
         assert "--host 127.0.0.1" in command or "--host" not in command, command
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tutorial-edge", "tutorial-researcher"])
+def test_a_tutorials_commands_run_from_top_to_bottom(name: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    (own,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(own, encoding="utf-8")
+    commands = re.findall(r"^ {4}(fedmef .*)$", page, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        words = [sys.executable, "-m", *shlex.split(command)]
+        ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, f"{command}: {ended.stderr[-1000:]}"

@@ -5,9 +5,11 @@ Each name is imported when it is first used, so that one part never loads the ot
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # what type checkers take for True; typing takes 10 ms, in which Ctrl-C is a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedmef.errors import FedmefError, Interrupted, UserError
     from fedmef.experiment.settings import Experiment
     from fedmef.federation.api import load, resume, run
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         return import_module("importlib.metadata").version("fedmef")
     if name in _PLACES:

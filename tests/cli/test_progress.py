@@ -1,8 +1,11 @@
 """Progress on a terminal: how far a run is, or many, and what the last round gave."""
 
 import io
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 import fedmef
@@ -21,6 +24,15 @@ def terminal() -> Console:
 def screen(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def until(seen: Callable[[], bool]) -> None:
+    """Wait for what a thread prints."""
+    for _ in range(1000):
+        if seen():
+            return
+        time.sleep(0.01)
+    pytest.fail("it never came")
 
 
 def half_done(path: Path, done: int, rounds: int) -> Run:
@@ -108,7 +120,29 @@ def test_what_is_waited_for_is_shown_until_it_is_over() -> None:
     assert "measuring what a device needs …" in screen(console)
 
 
-def test_anywhere_else_progress_is_silent(tmp_path: Path) -> None:
+def test_anywhere_else_what_takes_long_is_a_line_now_and_then() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=20)
+    waiting = Waiting(console, every=0.02)
+    waiting.tell("measuring what a device needs")
+    until(lambda: screen(console).count("\n") >= 2)
+    waiting.tell("round 3 of 9")
+    until(lambda: "round 3" in screen(console))
+    waiting.stop()
+    first, *_, last = screen(console).splitlines()
+    assert first == "fedmef: measuring what a device needs (0 s)"
+    assert last.startswith("fedmef: round 3 of 9 (")
+
+
+def test_anywhere_else_a_run_says_its_rounds(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with RunProgress(console, every=0.02) as progress:
+        progress.run_begins(half_done(tmp_path / "run", done=2, rounds=5))
+        until(lambda: "fedmef on digits: 2 of 5 rounds" in screen(console))
+        progress.round_done(a_round(2))
+        until(lambda: "3 of 5 rounds, loss " in screen(console))
+
+
+def test_anywhere_else_what_is_done_soon_is_silent(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     run = half_done(tmp_path / "run", 1, 2)
     with RunProgress(console) as alone, ManyRunsProgress({"run": (1, 2)}, console) as many:

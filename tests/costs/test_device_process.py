@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.device_process import break_down
@@ -124,16 +125,31 @@ def test_the_same_configuration_is_measured_once_in_a_process(monkeypatch: pytes
 
     def write(experiment: Experiment, *_: object) -> Rounds:
         asked.append(experiment)
-        return Rounds("native", (), Path())
+        return Rounds("native", (), ())
 
     monkeypatch.setattr(device_process, "write_rounds", write)
-    monkeypatch.setattr(device_process, "_on_native", lambda *_: (1, [0.0, 2.0]))
+    monkeypatch.setattr(device_process, "_on_native", lambda *_: (1, [9.0, 2.0]))
     monkeypatch.setattr(device_process, "_exchange", lambda _: process(0).exchange)
     device_process._once.cache_clear()
     costs = [measure_process(small(seed=seed), SHAPE, 10) for seed in (0, 1)]
     device_process._once.cache_clear()
     assert costs == [ProcessCost("native", 1, 2.0, process(0).exchange)] * 2
     assert len(asked) == 1
+
+
+def test_only_the_heavier_round_takes_several_steps(tmp_path: Path) -> None:
+    adjusting = write_rounds(small(batch_size=4, **ADJUSTING), (1, 8, 8), 10, tmp_path)
+    batches = [len(np.load(folder / "images.npy")) // 4 for folder in adjusting.data]
+    assert batches == [
+        1,
+        device_process.STEPS if adjusting.backend == "native" else device_process.TORCH_STEPS,
+    ]
+
+
+def test_methods_that_a_number_tells_apart_are_measured_once(measured: list[Experiment]) -> None:
+    for method in ("fedmef", "fedmef_restart"):
+        measure_process(Experiment(method=method), SHAPE, 10)
+    assert measured == [Experiment(method="fedmef")] * 2
 
 
 @pytest.mark.parametrize(

@@ -36,3 +36,13 @@ def test_an_ordinary_round_and_the_one_that_exchanges_most_are_measured(method: 
 def test_without_adjustments_there_is_one_round_to_measure(method: str, rounds: int) -> None:
     (ordinary,) = round_jobs(small(method, rounds=rounds, adjust_every=5))
     assert (ordinary.round, ordinary.adjusts) == (0, False)
+
+
+def test_methods_with_the_same_recipe_share_a_model() -> None:
+    tiny, dst, pqsu, mef = (
+        noise_model(small(name, batch_size=size), (1, 8, 8), 10)
+        for name, size in (("fedtiny", 4), ("feddst", 8), ("fl_pqsu", 4), ("fedmef", 4))
+    )
+    assert tiny is dst
+    assert len({id(model) for model in (tiny, pqsu, mef)}) == 3
+    assert noise_model(small("fedtiny", sparsity=0.5), (1, 8, 8), 10) is not tiny

@@ -92,7 +92,9 @@ def test_when_the_lightest_cannot_be_measured_the_reason_is_said(monkeypatch: py
 def test_a_person_is_told_what_is_measured(measured: list[Experiment]) -> None:
     told: list[str] = []
     plan_memory(make_experiment({"device_memory": "16MB", "batch_size": 64}), SHAPE, 10, tell=told.append)
-    assert told[0] == "sparsity = 0.98, activation_sparsity = 0.95, cache_dtype = fp16, batch_size = 8"
+    assert (
+        told[0] == "measuring sparsity = 0.98, activation_sparsity = 0.95, cache_dtype = fp16, batch_size = 8"
+    )
     assert len(told) == len(measured)
 
 

@@ -386,7 +386,7 @@ def test_a_device_that_does_not_fit_its_limit_is_refused_before_anything_is_writ
     told: list[str] = []
     with pytest.raises(UserError, match=r"device_memory = .*(settings that fit|native kernels)"):
         fedmef.run(Experiment(**{**TINY, "device_memory": 1000}), tmp_path / "run", tell=told.append)
-    assert told == ["measuring what a device needs"]
+    assert told == ["opening the data and building the network", "measuring what a device needs"]
     assert not (tmp_path / "run").exists()
 
 

@@ -114,7 +114,7 @@ def test_sanitizers_find_nothing_in_mutations_and_kernel_tests() -> None:
         name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST_"))
     }
     subprocess.run(
-        ["make", "-o", ".venv/.ready", "sanitize", "SANITIZED=--version"],
+        ["make", "-o", ".venv/.ready", "-o", ".venv/.dev", "sanitize", "SANITIZED=--version"],
         cwd=ROOT,
         env=environment,
         check=True,

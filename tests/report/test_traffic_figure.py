@@ -6,7 +6,7 @@ from tests.report.reading import axis_labels
 
 
 def test_its_axes_have_units(groups: list[Group]) -> None:
-    assert axis_labels(draw_traffic(groups, 7)) == {"sent in a round, B", ""}
+    assert axis_labels(draw_traffic(groups, 7)) == {"sent in a round, all its devices together, B", ""}
 
 
 def test_a_bar_is_the_mean_over_rounds_and_seeds(groups: list[Group]) -> None:

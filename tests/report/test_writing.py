@@ -1,5 +1,9 @@
 from pathlib import Path
 
+import pytest
+
+from fedmef.errors import UserError
+from fedmef.report import writing
 from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
 from tests.small import small, write_run
@@ -16,3 +20,21 @@ def test_figures_of_an_earlier_report_go(tmp_path: Path) -> None:
     assert sorted(file.name for file in (out / "figures").iterdir()) == [
         f"{name}.{ending}" for name in ("accuracy", "costs", "memory", "traffic") for ending in ("pdf", "png")
     ]
+
+
+def test_a_place_is_checked_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "a", small(), [0.5])
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(writing, "group_runs", lambda *_: pytest.fail("measured"))
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match=r"cannot write the report into .*file is no directory"):
+            write_report(read_runs([run.path]), place)
+
+
+def test_a_report_says_what_it_measures(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", small("fedavg"), [0.5])
+    told: list[str] = []
+    write_report(read_runs([run.path]), tmp_path / "report", told.append)
+    assert told == ["measuring a device of a, and PyTorch's dense one", "drawing"]

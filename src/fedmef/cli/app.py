@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -101,8 +102,8 @@ def main() -> None:
     sys.exit(code)
 
 
-def command() -> None:
-    """The command `fedmef`: what `main` does, and then out.
+def command(on_interrupt: Any = signal.default_int_handler) -> None:
+    """The command `fedmef`: what `main` does, and then out. Ctrl-C is for `on_interrupt` while it does.
 
     What was loaded is not taken apart one by one: it goes with the process, which saves 0.4 s. Looking for
     garbage among PyTorch's million objects takes as long, so it is done less often.
@@ -110,9 +111,14 @@ def command() -> None:
     gc.set_threshold(100_000, 20, 100)
     code: object = 0
     try:
+        signal.signal(signal.SIGINT, on_interrupt)
         main()
     except SystemExit as ended:
         code = ended.code
+    except KeyboardInterrupt:  # between two lines of `main`
+        code = CONTROL_C
+    with suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done: nothing is left to be stopped
     atexit._run_exitfuncs()
     with suppress(OSError):  # nobody may be reading any more
         sys.stdout.flush()

@@ -3,13 +3,12 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from fedmef.cli.common import (
@@ -24,6 +23,7 @@ from fedmef.cli.common import (
 )
 from fedmef.cli.options import with_experiment_options
 from fedmef.cli.plain_help import command_app
+from fedmef.cli.progress import Waiting
 from fedmef.costs.device_process import Shape
 from fedmef.costs.facts import network_facts
 from fedmef.costs.table import CostRow, Task, cost_rows
@@ -34,7 +34,7 @@ from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation.preparation import check_names, open_dataset
 from fedmef.methods import METHODS
 from fedmef.models.initial import plain_network
-from fedmef.studies.many import Comparison
+from fedmef.studies.many import DEFAULT_METHODS, Comparison
 
 PAPER_SAMPLES = 500  # of a device: CIFAR-10's images over 100 devices
 
@@ -43,7 +43,10 @@ PAPER_SAMPLES = 500  # of a device: CIFAR-10's images over 100 devices
 def cost(
     file: Annotated[str | None, typer.Argument(hidden=True)] = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Which methods (default: all of them).")
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME", help=f"Which methods, or 'all' (default: {','.join(DEFAULT_METHODS)})."
+        ),
     ] = None,
     sparsities: Annotated[
         str | None, typer.Option(metavar="X,X", help="Sparsities, for methods that have one.")
@@ -85,10 +88,12 @@ def cost(
         if one in overrides and many is not None:
             raise UserError(f"--{one} and its plural say the same thing; leave one of them out")
     base = make_experiment(overrides)
-    chosen = (base.method,) if "method" in overrides else tuple(METHODS)
+    chosen: tuple[str, ...] = (base.method,) if "method" in overrides else DEFAULT_METHODS
+    if methods is not None:
+        chosen = tuple(METHODS) if methods == "all" else items_of("--methods", methods)
     comparison = Comparison(
         base,
-        methods=chosen if methods is None else items_of("--methods", methods),
+        methods=chosen,
         seeds=(base.seed,),
         sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
     )
@@ -97,21 +102,26 @@ def cost(
         check_names(experiment)
     task = _task(base, given_images(image_shape, classes), samples)
     facts = network_facts(plain_network(base, task.image_shape, task.classes))
-    console = Console(stderr=True)
-    shown = track(
-        experiments,
-        "measuring",
-        console=console,
-        transient=True,
-        disable=not (measure and console.is_terminal),
-    )
-    rows = list(cost_rows(shown, facts, task, measured=measure, tensors=tensors))
+    waiting = Waiting(Console(stderr=True))
+    try:
+        shown = _telling(experiments, waiting) if measure else experiments
+        rows = list(cost_rows(shown, facts, task, measured=measure, tensors=tensors))
+    finally:
+        waiting.stop()
     if as_json:
         typer.echo(json.dumps({**asdict(task), "batch_size": base.batch_size, "rows": _flat(rows)}))
     elif as_csv:
         typer.echo(_csv(_flat(rows)), nl=False)
     else:
         _print_rows(rows, base, task, samples_given=samples is not None or image_shape is None)
+
+
+def _telling(experiments: Sequence[Experiment], waiting: Waiting) -> Iterator[Experiment]:
+    """Each says that it is being measured, and how many there are."""
+    for number, experiment in enumerate(experiments, 1):
+        at = f" at sparsity {experiment.sparsity:g}" if experiment.sparsity else ""
+        waiting.tell(f"measuring row {number} of {len(experiments)}: {experiment.method}{at}")
+        yield experiment
 
 
 def _task(base: Experiment, images: tuple[Shape, int] | None, samples: int | None) -> Task:
@@ -181,7 +191,7 @@ def _print_rows(rows: Sequence[CostRow], base: Experiment, task: Task, *, sample
             "Measured: the most resident memory of a device's whole process: interpreter, libraries, "
             f"messages and data. Without PyTorch for {_names(native)}; with it for the others. PyTorch's "
             f"dense process (fedavg) has {_megabytes(rows[0].dense.process)} MB. The length of the real "
-            "messages down and up, in a round that adjusts if the method has one. Seconds of a step."
+            "messages down and up, in a round that adjusts if the method has one. CPU seconds of a step."
         )
     print_notes(notes)
 

@@ -55,7 +55,7 @@ def plan(
     waiting = Waiting(Console(stderr=True))
     try:
         candidates = plan_memory(experiment, *images, [*overrides.keys() - {"batch_size"}], waiting.tell)
-        waiting.tell("PyTorch's dense device, to compare with")
+        waiting.tell("measuring PyTorch's dense device, to compare with")
         dense = _dense(experiment, *images)
     finally:
         waiting.stop()

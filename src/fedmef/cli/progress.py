@@ -1,5 +1,7 @@
-"""Live progress of a run, or of many, on a terminal; silent anywhere else."""
+"""Live progress of a run, or of many, on a terminal; anywhere else a line every half minute."""
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -23,12 +25,14 @@ from fedmef.runs.directory import Run
 from fedmef.runs.records import Round
 from fedmef.runs.watchers import Watcher
 
+LINE_EVERY = 30  # seconds, where there is no terminal
+
 
 class RunProgress(Watcher):
     """A bar of rounds and a line of what the last one gave, from the run's beginning to the block's end."""
 
-    def __init__(self, console: Console) -> None:
-        self._waiting = Waiting(console)
+    def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
+        self._waiting = Waiting(console, every)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -42,6 +46,7 @@ class RunProgress(Watcher):
         self._task = self._bar.add_task("", visible=False)
         self._accuracy: float | None = None
         self._down = self._up = 0
+        self._title, self._rounds_of_run = "", 0
         self._live = (
             Live(Group(self._bar), console=console, refresh_per_second=4) if console.is_terminal else None
         )
@@ -59,7 +64,10 @@ class RunProgress(Watcher):
         self._down += record.bytes_down
         self._up += record.bytes_up
         self._bar.update(self._task, completed=record.number)
-        if self._live is not None:
+        if self._live is None:
+            done = f"{record.number} of {self._rounds_of_run} rounds"
+            self._waiting.tell(f"{self._title}: {done}, {self._status(record)}")
+        else:
             self._live.update(Group(self._bar, Text(self._status(record), style="dim")))
 
     def _show_run(self, title: str, rounds: int, before: Sequence[Round]) -> None:
@@ -68,8 +76,11 @@ class RunProgress(Watcher):
         self._accuracy = None
         self._down = sum(record.bytes_down for record in before)
         self._up = sum(record.bytes_up for record in before)
-        self._waiting.stop()
-        if self._live is not None:
+        self._title, self._rounds_of_run = title, rounds
+        if self._live is None:
+            self._waiting.tell(f"{title}: {len(before)} of {rounds} rounds")
+        else:
+            self._waiting.stop()
             self._live.start()
             self._live.update(Group(self._bar))  # the line was the last run's
 
@@ -132,18 +143,38 @@ class ManyRunsProgress(RunProgress):
 
 
 class Waiting:
-    """A line on a terminal that says what is being waited for."""
+    """What is being waited for: a line on a terminal, and anywhere else a new line every half minute.
 
-    def __init__(self, console: Console) -> None:
+    Work that is done sooner says nothing there.
+    """
+
+    def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
+        self._console, self._every = console, every
         self._status = console.status("") if console.is_terminal else None
+        self._words, self._begun = "", time.monotonic()
+        self._over: threading.Event | None = None
 
     def tell(self, words: str) -> None:
         """Show these words from now on."""
+        self._words = words
         if self._status is not None:
             self._status.start()
             self._status.update(escape(printable(f"{words} …")))
+        elif self._over is None:
+            self._over = threading.Event()
+            threading.Thread(target=self._repeat, args=(self._over,), daemon=True).start()
 
     def stop(self) -> None:
-        """Take the line away."""
+        """Take the line away, or say no more."""
         if self._status is not None:
             self._status.stop()
+        if self._over is not None:
+            self._over.set()
+            self._over = None
+
+    def _repeat(self, over: threading.Event) -> None:
+        while not over.wait(self._every):
+            seconds = time.monotonic() - self._begun
+            self._console.print(
+                f"fedmef: {self._words} ({seconds:.0f} s)", markup=False, highlight=False, soft_wrap=True
+            )

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from fedmef.cli.common import say
 from fedmef.cli.plain_help import command_app
+from fedmef.cli.progress import Waiting
 from fedmef.errors import FedmefError
 from fedmef.report.reading import FoundRuns, LeftOut, read_runs
 from fedmef.report.writing import FIGURES, default_place, write_report
@@ -28,7 +30,7 @@ def report(
     """Write a page and figures about finished runs: accuracy, measured memory, bytes, layers."""
     found = read_runs(runs)
     _warn(found.left_out)
-    page = write_report(found, out or default_place(runs))
+    page = _write(found, out or default_place(runs))
     if as_json:
         left_out = [{"run": str(left.path), "reason": left.reason} for left in found.left_out]
         facts = {"report": str(page), "runs": len(found.runs), "left_out": left_out}
@@ -54,7 +56,15 @@ def report_comparison(outcomes: Sequence[Run | Failure], out: Path) -> Path | No
         if isinstance(failure, Failure)
     ]
     # The code that these runs name is what the user has just asked for.
-    return write_report(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report", allow_code=True)
+    return _write(FoundRuns(found.runs, (*found.left_out, *failed)), out / "report", allow_code=True)
+
+
+def _write(found: FoundRuns, out: Path, *, allow_code: bool = False) -> Path:
+    waiting = Waiting(Console(stderr=True))
+    try:
+        return write_report(found, out, waiting.tell, allow_code=allow_code)
+    finally:
+        waiting.stop()
 
 
 def _warn(left_out: Sequence[LeftOut]) -> None:

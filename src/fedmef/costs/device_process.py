@@ -4,6 +4,9 @@ The messages of an ordinary round and of one that adjusts are made here, with Py
 folder next to a few batches of noise. A fresh process then gets them as a device would, and says the most
 resident memory that it had: `python -m fedmef.device`, without PyTorch, where the device runs on the native
 kernels; otherwise one that imports PyTorch (`fedmef.costs.torch_process`). Both give freed memory back.
+
+A round that adjusts also trains as an ordinary one does, and needs more. So where there is one, it takes
+several steps, and the ordinary round a single one: only the length of its answer is new.
 """
 
 import json
@@ -14,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -29,7 +31,8 @@ from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.methods import find_method
 
 STEPS = 3  # after fewer, the smallest blocks have not found their place yet: a few per cent less
-TORCH_STEPS = 2  # of PyTorch, whose steps take longer; the fewest that have a time between them
+TORCH_STEPS = 2  # of PyTorch, whose steps take longer: the first one is slower than the others
+SAME_DEVICE = {"fedmef_restart": "fedmef"}  # what only a number tells apart needs the same on a device
 
 Shape = tuple[int, int, int]
 
@@ -41,7 +44,7 @@ class ProcessCost:
     Attributes:
         backend: what it runs on, native or torch.
         process: the most resident bytes of the whole process.
-        seconds: of a training step, the median.
+        seconds: CPU time of a training step with one thread, the median.
         exchange: bytes of its messages.
     """
 
@@ -58,12 +61,12 @@ class Rounds:
     Attributes:
         backend: what the experiment's devices run on.
         messages: of an ordinary round, and of one that adjusts if there is any.
-        data: a folder with a few batches of noise.
+        data: for each message, a folder with a few batches of noise.
     """
 
     backend: str
     messages: tuple[Path, ...]
-    data: Path
+    data: tuple[Path, ...]
 
     @property
     def answers(self) -> tuple[Path, ...]:
@@ -79,6 +82,7 @@ def measure_process(experiment: Experiment, image_shape: Shape, classes: int) ->
     """
     without = {*MACHINE_FIELDS, "seed", *ignored_settings(experiment)}
     standard = {name: Experiment.model_fields[name].get_default() for name in without}
+    standard["method"] = SAME_DEVICE.get(experiment.method, experiment.method)
     return _once(experiment.model_copy(update=standard), tuple(image_shape), classes)
 
 
@@ -102,8 +106,7 @@ def _once(experiment: Experiment, shape: Shape, classes: int) -> ProcessCost:
         rounds = write_rounds(experiment, shape, classes, Path(folder))
         train = _on_native if rounds.backend == "native" else _on_torch
         peak, times = train(experiment, rounds)
-        seconds = median(later - earlier for earlier, later in pairwise(times))
-        return ProcessCost(rounds.backend, peak, seconds, _exchange(rounds))
+        return ProcessCost(rounds.backend, peak, median(times[1:]), _exchange(rounds))
 
 
 def write_rounds(experiment: Experiment, shape: Shape, classes: int, folder: Path) -> Rounds:
@@ -118,28 +121,31 @@ def write_rounds(experiment: Experiment, shape: Shape, classes: int, folder: Pat
     files = tuple(folder / f"{number}.message" for number in range(len(messages)))
     for file, message in zip(files, messages, strict=True):
         file.write_bytes(message)
-    steps = STEPS if backend == "native" else TORCH_STEPS
-    samples = make_samples(steps * experiment.batch_size, shape, classes)
-    np.save(folder / "images.npy", samples.images)
-    np.save(folder / "labels.npy", samples.labels)
-    return Rounds(backend, files, folder)
+    several = STEPS if backend == "native" else TORCH_STEPS
+    data = tuple(folder / f"{number}.data" for number in range(len(messages)))
+    for place in data:
+        steps = several if place == data[-1] else 1
+        samples = make_samples(steps * experiment.batch_size, shape, classes)
+        place.mkdir()
+        np.save(place / "images.npy", samples.images)
+        np.save(place / "labels.npy", samples.labels)
+    return Rounds(backend, files, data)
 
 
 def native_command(rounds: Rounds, number: int, method: str, program: str = "fedmef.device") -> list[str]:
     """What trains a round without PyTorch, given the name of the experiment's method."""
     files = [str(rounds.messages[number]), str(rounds.answers[number])]
     own = ["--method", method] if ":" in method else []
-    options = ["--data", str(rounds.data), "--trust-server", *own]
+    options = ["--data", str(rounds.data[number]), "--trust-server", *own]
     return [sys.executable, "-P", "-m", program, *files, *options]
 
 
 def torch_command(experiment: Experiment, rounds: Rounds) -> list[str]:
     """What trains all rounds on PyTorch."""
+    files = zip(rounds.messages, rounds.answers, rounds.data, strict=True)
     question = {
         "experiment": experiment.model_dump(mode="json"),
-        "messages": [str(file) for file in rounds.messages],
-        "answers": [str(file) for file in rounds.answers],
-        "data": str(rounds.data),
+        "rounds": [[str(path) for path in paths] for paths in files],
     }
     return [sys.executable, "-P", "-m", "fedmef.costs.torch_process", json.dumps(question)]
 
@@ -151,22 +157,22 @@ def surroundings() -> dict[str, str]:
 
 
 def _on_native(experiment: Experiment, rounds: Rounds) -> tuple[int, list[float]]:
-    """Each round in a process of its own; the times are those of the first."""
+    """Each round in a process of its own; the times are those of the last."""
     every = [
         _ask(native_command(rounds, number, experiment.method, "fedmef.costs.native_process"))
         for number in range(len(rounds.messages))
     ]
-    return max(peak for peak, _ in every), every[0][1][:STEPS]
+    return max(peak for peak, _ in every), every[-1][1]
 
 
 def _on_torch(experiment: Experiment, rounds: Rounds) -> tuple[int, list[float]]:
     """All rounds in one process: PyTorch takes long to import, and then stays."""
     peak, times = _ask(torch_command(experiment, rounds))
-    return peak, times[:TORCH_STEPS]
+    return peak, times[-TORCH_STEPS:]
 
 
 def _ask(command: Sequence[str]) -> tuple[int, list[float]]:
-    """The most resident bytes of a process, and when each of its steps ended."""
+    """The most resident bytes of a process, and the CPU seconds of each of its steps."""
     ended = subprocess.run(command, capture_output=True, text=True, env=surroundings(), check=False)
     said = ended.stderr.strip().splitlines()
     if ended.returncode == UserError.exit_code and said:

@@ -1,4 +1,4 @@
-"""`python -m fedmef.device` as it is, which then prints its most resident bytes and when each step ended."""
+"""`python -m fedmef.device` as it is, which then prints its most resident bytes and each step's seconds."""
 
 import sys
 

@@ -15,6 +15,9 @@ from fedmef.wire.job import Job
 # Over an experiment's own settings. A tiny learning rate: few steps on noise shall not end in NaN.
 ON_NOISE = {"accelerator": "cpu", "local_epochs": 1, "learning_rate": 1e-4}
 
+MOST_MODELS = 8  # that are kept: building one and checking it takes seconds
+_models: dict[tuple[object, ...], Model] = {}
+
 
 def noise_samples(count: int, shape: tuple[int, ...], classes: int, steps: int = 1) -> Samples:
     """One batch of this many images, which an epoch goes over `steps` times."""
@@ -23,9 +26,17 @@ def noise_samples(count: int, shape: tuple[int, ...], classes: int, steps: int =
 
 
 def noise_model(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> Model:
-    """The experiment's model for such images."""
+    """The experiment's model for such images; methods with the same recipe share it."""
     even: Statistics = ((0.5,) * shape[0], (0.5,) * shape[0])
-    return initial_model(experiment, shape, classes, even)
+    if ":" in experiment.model + experiment.method:  # a user's own code, which may change
+        return initial_model(experiment, shape, classes, even)
+    recipe = find_method(experiment.method).recipe
+    key = recipe, experiment.model_copy(update={"method": "fedavg", "batch_size": 1}), shape, classes
+    if key not in _models:
+        if len(_models) >= MOST_MODELS:
+            _models.clear()
+        _models[key] = initial_model(experiment, shape, classes, even)
+    return _models[key]
 
 
 def round_jobs(experiment: Experiment) -> list[Job]:

@@ -84,7 +84,7 @@ def plan_memory(
             setting = {
                 name: values[rank] for (name, values), rank in zip(choices.items(), ranks, strict=True)
             }
-            tell(", ".join(f"{name} = {value}" for name, value in setting.items()))
+            tell("measuring " + ", ".join(f"{name} = {value}" for name, value in setting.items()))
             measured[ranks] = _measure(experiment, setting, shape, classes, limit)
         return measured[ranks].fits
 

@@ -1,7 +1,7 @@
-"""A device on PyTorch in a process of its own: prints its most resident bytes and when each step ended.
+"""A device on PyTorch in a process of its own: prints its most resident bytes and each step's seconds.
 
 The counterpart of `fedmef.device`. The question is JSON: the experiment, whose own network code may be
-needed, files of messages and of answers, and a folder of data.
+needed, and for each round the files of the message and of the answer, and a folder of data.
 """
 
 import json
@@ -24,17 +24,17 @@ from fedmef.wire.files import write_atomically
 def train(question: dict[str, Any]) -> None:
     """Every message, one after the other."""
     experiment = make_experiment({**question["experiment"], "backend": "torch", "accelerator": "cpu"})
-    samples = open_own_data(question["data"], Path(question["data"]))
-    device = Device(
-        0,
-        samples,
-        lambda network: backend_for(experiment, network),
-        find_method=find_method,
-        most_weights=None,
-        most_values=None,
-    )
-    for message, answer in zip(question["messages"], question["answers"], strict=True):
+    for message, answer, data in question["rounds"]:
+        device = Device(
+            0,
+            open_own_data(data, Path(data)),
+            lambda network: backend_for(experiment, network),
+            find_method=find_method,
+            most_weights=None,
+            most_values=None,
+        )
         write_atomically(Path(answer), device.train(Path(message).read_bytes()))
+        del device  # before the next one is made
 
 
 def main() -> int:

@@ -5,7 +5,6 @@ three times what is alive. A device with a memory limit hands larger blocks back
 """
 
 import ctypes
-import resource
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ SMALLEST_RETURNED = 65_536
 
 def give_back_freed_memory() -> None:
     """Return every freed block of 64 kB and more to the system at once, which costs time."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # glibc only
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):  # glibc only
         mallopt(M_MMAP_THRESHOLD, SMALLEST_RETURNED)
 
 
@@ -46,5 +45,7 @@ def _status(name: str) -> int:
 
 
 def _most_ever() -> int:
+    import resource  # noqa: PLC0415  (not on Windows)
+
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024

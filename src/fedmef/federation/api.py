@@ -85,9 +85,11 @@ def run(
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
+    tell("opening the data and building the network")
     prepared = prepare(experiment, opened)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
+    tell("starting the devices")
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
         directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
@@ -161,6 +163,7 @@ def _resume(
         check_names(executed)
     else:
         check_method_and_machine(executed)
+    tell("opening the data")
     data = dataset or open_dataset(experiment)
     check_device_memory(executed, data.shape, data.classes, tell)
     finished, ledger = directory.finished, dict[str, Array]()
@@ -175,6 +178,7 @@ def _resume(
     fleet = _fleet(prepared, directory.path, elsewhere)
     if not (elsewhere or fleet.store.folder.is_dir()):
         ledger = {}  # what the devices held is gone
+    tell("starting the devices")
     with stop_on_signals() as stop, start(fleet) as engine:
         if finished:
             directory.unfinish()

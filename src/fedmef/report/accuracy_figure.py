@@ -3,9 +3,16 @@
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
+from fedmef.report.appearance import (
+    group_styles,
+    legend_below,
+    new_figure,
+    percent_axis,
+    plain_names,
+    round_ticks,
+    tidy,
+)
 from fedmef.report.groups import Group, accuracy_over_rounds
 
 
@@ -33,10 +40,10 @@ def draw_accuracy(groups: Sequence[Group], width: float) -> Figure:
             markersize=5,
             markevery=max(len(rounds) // 12, 1),
             linewidth=1.6,
+            clip_on=False,
         )
     tidy(axes, "finished rounds", "test accuracy, %")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    lowest, highest = axes.get_ylim()
-    axes.set_ylim(max(lowest, -0.5), min(highest, 100.5))
+    round_ticks(axes.xaxis, integer=True)
+    percent_axis(axes)
     legend_below(figure, lines, plain_names(groups))
     return figure

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from fedmef.report.appearance import (
     FONT_SIZE,
@@ -15,7 +14,9 @@ from fedmef.report.appearance import (
     group_styles,
     legend_below,
     new_figure,
+    percent_axis,
     plain,
+    round_ticks,
     tidy,
 )
 from fedmef.report.groups import (
@@ -51,9 +52,10 @@ def draw_adjustments(groups: Sequence[Group], width: float) -> Figure | None:
         lowest, leftmost = place + columns >= len(adjusting), place % columns == 0
         tidy(panel, "finished rounds" if lowest else "", "test accuracy, %" if leftmost else "")
         panel.tick_params(labelbottom=lowest, labelleft=leftmost)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        round_ticks(panel.xaxis, integer=True, most=5)
         name = plain(group.name).replace(", ", ",\n", 1)  # a panel is narrow
         panel.set_title(f"{name}\n{_mean_drop(group)}", fontsize=FONT_SIZE)
+    percent_axis(panels.flat[0])  # which all share
     markers = [
         Line2D([], [], linestyle="", marker="o", color=GREY, markerfacecolor="white"),
         Line2D([], [], linestyle="", marker="o", color=GREY),
@@ -69,8 +71,16 @@ def _draw_group(panel: Axes, group: Group, style: Style) -> None:
     for before, after in pairs:
         heights = [100 * before.mean, 100 * after.mean]
         panel.plot([before.round] * 2, heights, color=style.colour, linewidth=1.8)
-        panel.plot(before.round, heights[0], "o", color=style.colour, markerfacecolor="white", markersize=6)
-        panel.plot(after.round, heights[1], "o", color=style.colour, markersize=6)
+        panel.plot(
+            before.round,
+            heights[0],
+            "o",
+            color=style.colour,
+            markerfacecolor="white",
+            markersize=6,
+            clip_on=False,
+        )
+        panel.plot(after.round, heights[1], "o", color=style.colour, markersize=6, clip_on=False)
 
 
 def _mean_drop(group: Group) -> str:

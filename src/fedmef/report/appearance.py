@@ -7,7 +7,9 @@ from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedmef.report.groups import Group
 
@@ -23,7 +25,7 @@ SOLID, DASHED, DOTTED, DASH_DOT, DASH_DOT_DOT, LONG, SHORT = LINES
 # Fixed, so that a method looks the same in every report. Dashes keep lines apart that lie on each other.
 METHOD_STYLES: dict[str, tuple[str, str, Line]] = {
     "fedavg": (BLACK, "s", DASH_DOT_DOT),
-    "fedavg_sap": (GREY, "D", LONG),
+    "fedavg_sap": (GREY, "d", LONG),  # thin: a whole diamond is too much like fedmef's plus
     "fl_pqsu": (PURPLE, "^", DOTTED),
     "feddst": (SKY_BLUE, "v", DASH_DOT),
     "fedtiny": (ORANGE, "o", DASHED),
@@ -97,6 +99,18 @@ def tidy(axes: Axes, horizontal: str, vertical: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e5e7eb", linewidth=0.7)
     axes.set_axisbelow(True)
+
+
+def round_ticks(axis: Axis, *, integer: bool = False, most: int = 7) -> None:
+    """Ticks at 1, 2, 5, 10 and so on, never at 97.5."""
+    axis.set_major_locator(MaxNLocator(nbins=most, steps=[1, 2, 5, 10], integer=integer))
+
+
+def percent_axis(axes: Axes) -> None:
+    """The vertical axis shows percents: it ends at 0 and at 100, and a marker there is drawn whole."""
+    lowest, highest = axes.get_ylim()
+    axes.set_ylim(max(lowest, 0), min(highest, 100))
+    round_ticks(axes.yaxis)
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:

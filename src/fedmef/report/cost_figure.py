@@ -20,6 +20,7 @@ from fedmef.report.appearance import (
     legend_below,
     new_figure,
     plain,
+    round_ticks,
     tidy,
 )
 from fedmef.report.groups import Group
@@ -74,6 +75,7 @@ def draw_costs(groups: Sequence[Group], width: float) -> Figure | None:
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
+    round_ticks(axes.xaxis)
     labels = [name for name, _, _ in PARTS]
     legend_below(figure, handles, [*labels, "peak of a step, measured", "the paper's formula, estimated"])
     return figure

@@ -13,7 +13,7 @@ from fedmef.report.text import escape
 HEADINGS = (
     ("memory of a device", ("estimated", "whole process", "on", "PyTorch, dense")),
     ("tensors on PyTorch", ("kept by a step", "peak of a step")),
-    ("exchange in a round", ("estimated", "measured")),
+    ("exchange of one device in a round", ("estimated", "measured")),
     ("FLOPs of a step", ("estimated",)),
 )
 

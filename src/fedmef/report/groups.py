@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from typing import TypeVar
 
 from fedmef.costs.device_process import ProcessCost, Shape, measure_process, measure_torch_dense
+from fedmef.costs.limit import Tell
 from fedmef.costs.tensors import TensorCost, measure_tensors
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.report.costs import EstimatedCosts, estimated_costs
@@ -49,13 +50,15 @@ class Spread:
     deviation: float | None
 
 
-def group_runs(runs: Sequence[Run], *, allow_code: bool = False) -> list[Group]:
+def group_runs(
+    runs: Sequence[Run], tell: Tell = lambda words: None, *, allow_code: bool = False
+) -> list[Group]:
     """The groups in the order of their first run; raises `UserError` when runs cannot be compared.
 
     What a run's configuration names as module:name is not imported, and so not measured, unless `allow_code`.
     """
     rows = summarize_comparison(runs)
-    measurements = _Measurements(allow_code)
+    measurements = _Measurements(tell, allow_code)
     members = group_seeds([run.experiment for run in runs])
     groups = [tuple(runs[place] for place in places) for places in members]
     return [
@@ -116,8 +119,8 @@ Cost = TypeVar("Cost")
 class _Measurements:
     """Measures each configuration once, whatever its seeds; random images stand for the data."""
 
-    def __init__(self, allow_code: bool) -> None:
-        self._allow_code = allow_code
+    def __init__(self, tell: Tell, allow_code: bool) -> None:
+        self._tell, self._allow_code = tell, allow_code
         self._measured: dict[str, Memories] = {}
 
     def of(self, run: Run) -> Memories:
@@ -125,6 +128,7 @@ class _Measurements:
         configuration = run.experiment.model_dump_json(exclude={"seed", *MACHINE_FIELDS})
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
+            self._tell(f"measuring a device of {run.path.name}, and PyTorch's dense one")
             own = self._obstacle(run, "model", "method")
             dense = self._obstacle(run, "model")
             self._measured[configuration] = (

@@ -26,7 +26,7 @@ def headline_table(groups: Sequence[Group]) -> str:
             "most resident memory of a device’s whole process, measured: libraries and all",
         ),
         ("ratio", "", "of the process, to fedavg’s"),
-        (f"{traffic_unit} a round", "", "up and down, all devices of a round"),
+        (f"{traffic_unit} a round, all devices", "", "up and down, all devices of a round together"),
         ("ratio", "", "of the bytes, to fedavg’s"),
         ("drop", "", "percentage points of test accuracy lost at an adjustment, mean; below zero it gained"),
         ("time", "", "of a run, evaluation included"),

@@ -6,7 +6,15 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from fedmef.costs.device_process import ProcessCost
-from fedmef.report.appearance import group_styles, legend_below, new_figure, plain_names, tidy
+from fedmef.report.appearance import (
+    group_styles,
+    legend_below,
+    new_figure,
+    percent_axis,
+    plain_names,
+    round_ticks,
+    tidy,
+)
 from fedmef.report.groups import Group
 
 
@@ -19,10 +27,12 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
     for group, style in zip(groups, group_styles(groups), strict=True):
         if not isinstance(group.process, ProcessCost) or group.row.accuracy is None:
             continue
+        accuracy, deviation = 100 * group.row.accuracy, 100 * (group.row.accuracy_std or 0)
         point = axes.errorbar(
             group.process.process / 1e6,
-            100 * group.row.accuracy,
-            yerr=None if group.row.accuracy_std is None else 100 * group.row.accuracy_std,
+            accuracy,
+            yerr=[[min(deviation, accuracy)], [min(deviation, 100 - accuracy)]] if deviation else None,
+            clip_on=False,
             color=style.colour,
             marker=style.marker,
             markersize=8,
@@ -37,7 +47,8 @@ def draw_memory(groups: Sequence[Group], width: float) -> Figure | None:
         return None
     tidy(axes, "a device's whole process, measured, MB", "final test accuracy, %")
     axes.margins(x=0.08, y=0.12)
-    axes.set_ylim(top=min(axes.get_ylim()[1], 101))
+    percent_axis(axes)
     axes.set_xlim(left=0)
+    round_ticks(axes.xaxis)
     legend_below(figure, points, plain_names(shown))
     return figure

@@ -6,7 +6,16 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from fedmef.costs.units import byte_unit
-from fedmef.report.appearance import BLUE, FONT_SIZE, ORANGE, legend_below, new_figure, plain_names, tidy
+from fedmef.report.appearance import (
+    BLUE,
+    FONT_SIZE,
+    ORANGE,
+    legend_below,
+    new_figure,
+    plain_names,
+    round_ticks,
+    tidy,
+)
 from fedmef.report.groups import Group
 
 BAR = 0.38
@@ -34,8 +43,9 @@ def draw_traffic(groups: Sequence[Group], width: float) -> Figure:
         bars.append(drawn.patches[0])
     axes.set_yticks(range(len(groups)), plain_names(groups))
     axes.set_ylim(len(groups) - 0.45, -0.55)
-    tidy(axes, f"sent in a round, {unit}", "")
+    tidy(axes, f"sent in a round, all its devices together, {unit}", "")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.12)
+    round_ticks(axes.xaxis)
     legend_below(figure, bars, ["down, to the devices", "up, from the devices"])
     return figure

@@ -1,8 +1,10 @@
 """Writing a report: the page and its figures, each file complete or absent."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmef.costs.limit import Tell
 from fedmef.errors import UserError
 from fedmef.report.figures import KINDS, draw_all
 from fedmef.report.groups import group_runs
@@ -14,7 +16,9 @@ from fedmef.wire.files import write_atomically
 PAGE, FIGURES = "report.html", "figures"
 
 
-def write_report(found: FoundRuns, out: Path, *, allow_code: bool = False) -> Path:
+def write_report(
+    found: FoundRuns, out: Path, tell: Tell = lambda words: None, *, allow_code: bool = False
+) -> Path:
     """Write `report.html` and `figures/` into `out`, and return the page's path.
 
     With `allow_code`, networks and methods of the user's own are measured too: their code is run. Raises
@@ -24,7 +28,9 @@ def write_report(found: FoundRuns, out: Path, *, allow_code: bool = False) -> Pa
         raise UserError(f"{out} is a run itself; choose another --out for the report")
     if not found.runs:
         raise UserError("none of these is a finished run: there is nothing to report")
-    groups = group_runs(found.runs, allow_code=allow_code)
+    _check_place(out)
+    groups = group_runs(found.runs, tell, allow_code=allow_code)
+    tell("drawing")
     drawings = draw_all(groups)
     # A path need not be text: what UTF-8 cannot say becomes a question mark, before anything is written.
     page = report_page(groups, drawings, found.left_out).encode(errors="replace")
@@ -44,6 +50,15 @@ def write_report(found: FoundRuns, out: Path, *, allow_code: bool = False) -> Pa
     except OSError as error:
         raise UserError(f"cannot write the report into {out}: {error.strerror}") from None
     return out / PAGE
+
+
+def _check_place(out: Path) -> None:
+    """Before minutes of measuring: raise `UserError` when nothing could be written there."""
+    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"cannot write the report into {out}: {there} is no directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write the report into {out}: {there} may not be written to")
 
 
 def default_place(paths: Sequence[Path]) -> Path:

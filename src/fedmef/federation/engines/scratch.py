@@ -1,16 +1,18 @@
 """A scratch folder that goes with its process, and at the latest when the next one starts.
 
 Its owner holds a lock on a file in it, which the system takes away from a process that is killed. The file
-has the random token of the folder's name: nothing else is ever removed, whatever it is called.
+has the random token of the folder's name: nothing else is ever removed, whatever it is called. Windows has no
+such locks: there the folders of killed processes stay.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
 import stat
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 PREFIX, LOCK = "fedmef-scratch-", "lock"
 TOKEN_BYTES = 16
@@ -26,7 +28,7 @@ class Scratch:
         unlocked.mkdir(mode=0o700)
         self._lock = (unlocked / LOCK).open("xb", buffering=0)
         self._lock.write(token.encode())
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        _lock(self._lock)
         self.folder = unlocked.rename(unlocked.with_name(unlocked.name[1:]))  # now it may be looked at
 
     def remove(self) -> None:
@@ -43,12 +45,14 @@ def remove_scratch(folder: Path) -> None:
 
 def remove_abandoned() -> None:
     """Remove the scratch folders whose process is gone."""
+    if find_spec("fcntl") is None:
+        return
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if not _is_ours(folder):
             continue
         try:
             with (folder / LOCK).open("r+b") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(lock)
                 remove_scratch(folder)
         except OSError:
             continue
@@ -67,3 +71,12 @@ def _is_ours(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return len(token) == 2 * TOKEN_BYTES and folder.name == f"{PREFIX}{token}"
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Raises `OSError` when somebody else holds the lock."""
+    try:
+        import fcntl  # noqa: PLC0415  (not on Windows)
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
