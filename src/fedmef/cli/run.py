@@ -60,7 +60,7 @@ def run(
             if resume is not None:
                 if out or overwrite:
                     raise UserError("--resume continues a run where it is: leave --out and --overwrite out")
-                changes = read_experiment(config, overrides).model_dump() if config else overrides
+                changes = read_experiment(config, overrides).settings() if config else overrides
                 was_finished = Run.open(resume).finished
                 finished = fedmef.resume(
                     resume, changes, watchers=watchers, allow_code=allow_code, tell=progress.tell

@@ -2,7 +2,7 @@
 
 from fedmef.data.dataset import Dataset, Split
 from fedmef.data.load import DATASETS, default_data_dir, load_dataset
-from fedmef.data.partition import dirichlet_partition, iid_partition
+from fedmef.data.partition import dirichlet_partition, iid_partition, natural_partition
 from fedmef.data.synthetic import SyntheticImages
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "dirichlet_partition",
     "iid_partition",
     "load_dataset",
+    "natural_partition",
 ]

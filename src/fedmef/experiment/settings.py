@@ -30,7 +30,8 @@ class Experiment(BaseModel):
     dataset: str = Field(
         max_length=LONGEST_NAME,
         default="digits",
-        description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
+        description="digits, cifar10, cinic10, tiny_imagenet, synthetic; of your own: ./folder, "
+        "module:function.",
     )
     model: str = Field(
         max_length=LONGEST_NAME,
@@ -49,8 +50,9 @@ class Experiment(BaseModel):
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
     devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
-    partition: Literal["dirichlet", "iid"] = Field(
-        default="dirichlet", description="How the training data are split over devices."
+    partition: Literal["dirichlet", "iid", "natural"] = Field(
+        default="dirichlet",
+        description="How the training data are split over devices; natural: each of the data's users is one.",
     )
     alpha: float = Field(
         default=0.5, gt=0, description="Dirichlet's alpha: the smaller, the more devices differ."
@@ -232,7 +234,7 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
-        if self.devices_per_round > self.devices:
+        if self.devices_per_round > self.devices and not self.devices_follow_users:
             raise ValueError(
                 f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
                 "lower it or raise devices"
@@ -250,6 +252,15 @@ class Experiment(BaseModel):
                 f"{LARGEST_SYNTHETIC:,}; lower one of them"
             )
         return self
+
+    @property
+    def devices_follow_users(self) -> bool:
+        """Whether the data say how many devices there are: nobody else did."""
+        return self.partition == "natural" and "devices" not in self.model_fields_set
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting, to make a similar experiment of; devices that follow the users still do."""
+        return self.model_dump(exclude={"devices"} if self.devices_follow_users else None)
 
     @property
     def fewest_devices(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
+from fedmef.data.load import names_folder
 from fedmef.device.backend import backend_for, own_module
 from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, UserError
@@ -26,7 +27,7 @@ from fedmef.federation.preparation import (
     open_dataset,
     prepare,
 )
-from fedmef.federation.simulated.fleet import Fleet
+from fedmef.federation.simulated.fleet import Fleet, following_users
 from fedmef.runs.directory import Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
@@ -76,7 +77,11 @@ def run(
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
-    prepared = prepare(experiment, dataset)
+    data = dataset or open_dataset(experiment)
+    if elsewhere and experiment.devices_follow_users:
+        raise UserError("partition = 'natural': on a fleet each device has data of its own; leave it out")
+    experiment = following_users(experiment, data)
+    prepared = prepare(experiment, data)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
@@ -240,8 +245,8 @@ def new_directory(experiment: Experiment) -> Path:
 
 
 def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
-    """The experiment with the name of the data that it gets; a function of the user's own stays named."""
-    if dataset is None or ":" in experiment.dataset:
+    """The experiment with the name of the data that it gets; a user's own function or folder stays named."""
+    if dataset is None or ":" in experiment.dataset or names_folder(experiment.dataset):
         return experiment
     return experiment.model_copy(update={"dataset": dataset.name})
 
