@@ -106,7 +106,7 @@ class Dataset:
         """Mean and standard deviation of each channel of the training images, pixels counting from 0 to 1."""
         return self.known_statistics or channel_statistics(self.train.images)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path | str) -> None:
         """Write to a new folder, completely or not at all."""
         mean, std = self.statistics
         description: dict[str, Any] = {"name": self.name, "classes": self.classes, "mean": mean, "std": std}
@@ -120,11 +120,12 @@ class Dataset:
         }
         if self.users is not None:
             arrays[USERS] = self.users
-        write_folder(folder, arrays, json.dumps(description))
+        write_folder(Path(folder), arrays, json.dumps(description))
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path | str) -> Self:
         """Map what `write` wrote. However many processes open it, the machine holds one copy."""
+        folder = Path(folder)
         name, classes, statistics, class_names = _read_description(folder)
         train = map_array(folder, "train_images"), map_array(folder, "train_labels")
         test = map_array(folder, "test_images"), map_array(folder, "test_labels")

@@ -30,6 +30,7 @@ class FromFiles:
 
 FILES = {
     "cifar10": FromFiles("cifar10", "read_cifar10"),
+    "cifar100": FromFiles("cifar100", "read_cifar100"),
     "cinic10": FromFiles("cinic10", "read_cinic10"),
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }

@@ -30,7 +30,7 @@ class Experiment(BaseModel):
     dataset: str = Field(
         max_length=LONGEST_NAME,
         default="digits",
-        description="digits, cifar10, cinic10, tiny_imagenet, synthetic; of your own: ./folder, "
+        description="digits, cifar10, cifar100, cinic10, tiny_imagenet, synthetic; of your own: ./folder, "
         "module:function.",
     )
     model: str = Field(

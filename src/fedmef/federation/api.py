@@ -86,7 +86,15 @@ def run(
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
-        directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
+        directory = Run.create(
+            path,
+            experiment,
+            network,
+            overwrite=overwrite,
+            on_fleet=elsewhere,
+            lock=lock,
+            class_names=data.class_names,
+        )
         return federate(directory, prepared, engine, watchers, stop, samples=fleet.samples)
 
 

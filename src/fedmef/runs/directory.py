@@ -2,6 +2,7 @@
 
 config.toml              the experiment
 network.json             the network as data
+classes.json             optional: what people call each class
 metrics.jsonl            a line a round
 devices.jsonl            optional: what each device measured of itself, a line a round
 checkpoint.safetensors   the model after the last finished round, and what the devices hold
@@ -17,9 +18,10 @@ lock                     while it runs: who writes it
 Nothing in it is trusted when it is read, as it may be anybody's: only ordinary files of moderate size.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
@@ -27,6 +29,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedmef.data.dataset import checked_names
 from fedmef.errors import FedmefError, NetworkError, UserError
 from fedmef.experiment.files import MAXIMUM_CONFIG_BYTES, parse_experiment, to_toml
 from fedmef.experiment.settings import Experiment
@@ -54,12 +57,15 @@ from fedmef.wire.files import left_behind, write_atomically
 from fedmef.wire.store import Store
 
 CONFIG, NETWORK = "config.toml", "network.json"
-SUMMARY, MODEL = "summary.json", "model.safetensors"
+SUMMARY, MODEL, CLASSES = "summary.json", "model.safetensors", "classes.json"
 TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
 LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
-FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, NETWORK, CONFIG, FLEET, NODES)
+FILES = (
+    *(SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, CLASSES),
+    *(NETWORK, CONFIG, FLEET, NODES),
+)
 FOLDERS = (TENSORBOARD, HELD)
-MAXIMUM_SUMMARY = 2**21
+MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
 CODE_FIELDS = ("dataset", "model", "method")  # settings that may name a user's own code, module:name
 
 
@@ -90,6 +96,7 @@ class Run:
         overwrite: bool = False,
         on_fleet: bool = False,
         lock: WriteLock | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> "Run":
         """A new run in an empty or missing directory, or in place of an old run.
 
@@ -97,6 +104,9 @@ class Run:
         """
         cls.check_free(path, overwrite=overwrite)
         new = {NETWORK: _network_bytes(path, network), CONFIG: _config_bytes(path, experiment)}
+        if class_names is not None:
+            names = json.dumps(list(class_names), ensure_ascii=False).encode()
+            new[CLASSES] = bounded(names, MAXIMUM_CLASSES, path / CLASSES)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -215,6 +225,18 @@ class Run:
             raise UserError(f"{self.path} has no {NETWORK}: {self._why_missing()}") from None
         except (NetworkError, OverflowError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What people call each class; None when nobody said."""
+        file = self.path / CLASSES
+        try:
+            return checked_names(json.loads(read_ordinary(file, MAXIMUM_CLASSES)), self.network.classes)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, UserError) else "it is no list of names"
+            raise UserError(f"{file} is damaged: {reason}; delete it, and classes have numbers") from None
 
     def prepare_writing(self) -> None:
         """Remove what a killed process left; raises `UserError` for a link, which may lead out of here."""
