@@ -1,4 +1,4 @@
-"""CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 photographs of 32x32 in 100 classes, from its Python pickles."""
+"""CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 photographs of 32x32 in 100 classes, from its pickles."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Data sets from what people have: arrays, tensors, PyTorch's and Hugging Face's data sets, image folders.
 
 What the axes mean, and which number is black and which is white, is asked for and never guessed. Inside,
-images are uint8 [N, C, H, W]: floats are rounded to 256 levels, so a pixel moves by 1/510 of its range at most.
+images are uint8 [N, C, H, W]: floats are rounded to 256 levels, a pixel moves by 1/510 of its range at most.
 """
 
 from collections.abc import Sequence

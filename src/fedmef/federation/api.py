@@ -167,14 +167,17 @@ def _resume(
         check_method_and_machine(executed)
     data = dataset or open_dataset(experiment)
     check_device_memory(executed, data.shape, data.classes, tell)
-    finished, ledger = directory.finished, dict[str, Array]()
+    finished, ledger, moments = directory.finished, dict[str, Array](), dict[str, Array]()
     if finished:
         prepared, first_round = Prepared.of(executed, data, directory.model()), done
+        moments = directory.moments()
     elif (checkpoint := directory.read_checkpoint()) is not None:
-        model, first_round, ledger = checkpoint
+        model, first_round, ledger, moments = checkpoint
         prepared = Prepared.of(executed, data, model)
     else:
         prepared, first_round = prepare(executed, data), 0
+    if first_round and experiment.server_optimizer != "none" and not moments:
+        raise UserError(f"{directory.path} is damaged: the state of its server_optimizer is missing")
     _check_data(prepared.model.network, data)
     fleet = _fleet(prepared, directory.path, elsewhere)
     if not (elsewhere or fleet.store.folder.is_dir()):
@@ -195,6 +198,7 @@ def _resume(
             stop,
             first_round=first_round,
             ledger=ledger,
+            moments=moments,
             samples=fleet.samples,
         )
 

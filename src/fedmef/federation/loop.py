@@ -34,12 +34,14 @@ def federate(
     *,
     first_round: int = 0,
     ledger: Mapping[str, Array] | None = None,
+    moments: Mapping[str, Array] | None = None,
     samples: Sequence[int] | None = None,
 ) -> Run:
     """Run an experiment from a round on, with the model that it has then, to its end."""
     experiment, dataset = prepared.experiment, prepared.dataset
     server = Server(experiment, prepared.model, UpdateChecks.of(experiment, samples))
     server.ledger.restore(ledger or {})
+    server.optimizer.restore(moments or {})
     backend = backend_for(experiment, prepared.model.network)
 
     def score() -> Score:
@@ -52,7 +54,8 @@ def federate(
         try:
             record = Round.of(play_round(round_number, server, engine, score))
             directory.log(record)
-            directory.write_checkpoint(server.model.state, round_number + 1, server.ledger.state())
+            kept = server.ledger.state(), server.optimizer.state()
+            directory.write_checkpoint(server.model.state, round_number + 1, *kept)
             for watcher in watchers:
                 watcher.round_done(record)
         except FedmefError:
@@ -77,7 +80,7 @@ def federate(
         test_samples=len(dataset.test),
         backend=": ".join(filter(None, (describe_backend(backend), prepared.choice.reason))),
     )
-    directory.finish(server.model.state, Summary.of(finished))
+    directory.finish(server.model.state, Summary.of(finished), server.optimizer.state())
     for watcher in watchers:
         watcher.run_ends(directory)
     return directory

@@ -10,6 +10,7 @@ checkpoint-before        the same after the round before
 held/                    while it runs: the network and masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
+server.safetensors       optional: the final state of the server's optimizer, for more rounds
 fleet                    empty: devices have data of their own, so only their fleet can resume it
 nodes.json               on a fleet: which key is which device
 tensorboard/             event files, when they were asked for
@@ -58,11 +59,12 @@ from fedmef.wire.store import Store
 
 CONFIG, NETWORK = "config.toml", "network.json"
 SUMMARY, MODEL, CLASSES = "summary.json", "model.safetensors", "classes.json"
+SERVER = "server.safetensors"
 TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
-LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
+LEDGER, MOMENTS = "ledger/", "moments/"  # in a checkpoint, before the names of what is not the model's
 FILES = (
     *(SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, CLASSES),
-    *(NETWORK, CONFIG, FLEET, NODES),
+    *(NETWORK, CONFIG, FLEET, NODES, SERVER),
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
@@ -271,15 +273,21 @@ class Run:
             log_round(self.path, record)
 
     def write_checkpoint(
-        self, state: Mapping[str, Array], next_round: int, ledger: Mapping[str, Array] | None = None
+        self,
+        state: Mapping[str, Array],
+        next_round: int,
+        ledger: Mapping[str, Array] | None = None,
+        moments: Mapping[str, Array] | None = None,
     ) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
-        arrays = {**state, **{LEDGER + name: array for name, array in (ledger or {}).items()}}
+        arrays = dict(state)
+        for prefix, others in ((LEDGER, ledger), (MOMENTS, moments)):
+            arrays |= {prefix + name: array for name, array in (others or {}).items()}
         with self._writing():
             checkpoints.write_checkpoint(self.path, arrays, {"next_round": next_round})
 
-    def read_checkpoint(self) -> tuple[Model, int, dict[str, Array]] | None:
-        """The model, the round to continue with and the ledger, or None when no round was finished.
+    def read_checkpoint(self) -> tuple[Model, int, dict[str, Array], dict[str, Array]] | None:
+        """The model, the next round, the ledger and the optimizer's moments; None when no round was finished.
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
@@ -292,10 +300,11 @@ class Run:
         if checkpoint is None:
             return None
         state = dict(checkpoint.arrays)
-        ledger = {
-            name.removeprefix(LEDGER): state.pop(name) for name in list(state) if name.startswith(LEDGER)
-        }
-        return self._model(state), checkpoint.next_round, ledger
+        ledger, moments = (
+            {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
+            for prefix in (LEDGER, MOMENTS)
+        )
+        return self._model(state), checkpoint.next_round, ledger, moments
 
     def finished_rounds(self) -> list[Round]:
         """The records of the rounds that a resumed run need not repeat."""
@@ -316,11 +325,13 @@ class Run:
             )
         return kept
 
-    def finish(self, state: State, summary: Summary) -> None:
-        """Write the final model and then the summary."""
+    def finish(self, state: State, summary: Summary, moments: Mapping[str, Array] | None = None) -> None:
+        """Write the final model, what more rounds would need, and then the summary."""
         with self._writing():
             result = (summary.model_dump_json(indent=2) + "\n").encode()
             write_atomically(self.path / MODEL, container_bytes(state, {}, self.path / MODEL))
+            if moments:
+                write_atomically(self.path / SERVER, container_bytes(moments, {}, self.path / SERVER))
             write_atomically(self.path / SUMMARY, bounded(result, MAXIMUM_SUMMARY, self.path / SUMMARY))
             remove_checkpoints(self.path)
         shutil.rmtree(self.path / HELD, ignore_errors=True)
@@ -330,10 +341,10 @@ class Run:
         """Make the final model a checkpoint again, so that more rounds can follow it."""
         rounds = len(self.rounds)
         self.prepare_writing()
-        self.write_checkpoint(self.model().state, rounds)
+        self.write_checkpoint(self.model().state, rounds, moments=self.moments())
         with self._writing():
-            for name in (SUMMARY, MODEL):
-                (self.path / name).unlink()
+            for name in (SUMMARY, MODEL, SERVER):
+                (self.path / name).unlink(missing_ok=name == SERVER)
         self.__dict__.pop("summary", None)
 
     def model(self) -> Model:
@@ -344,6 +355,13 @@ class Run:
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {MODEL}: {self._why_missing()}") from None
         return self._model(state)
+
+    def moments(self) -> dict[str, Array]:
+        """The final state of the server's optimizer; {} when it has none."""
+        try:
+            return read_container(self.path / SERVER)[0]
+        except FileNotFoundError:
+            return {}
 
     def _model(self, state: State) -> Model:
         try:

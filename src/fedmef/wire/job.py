@@ -28,6 +28,8 @@ class Job:
         initial_rate: `η_0`.
         adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
         extrusion: FedMef's `λ`.
+        momentum, weight_decay: of the local steps.
+        proximal: FedProx's `μ`: weights are drawn to what was sent.
         wire_scheme, wire_dtype: how the answer is coded.
         remember_masks: the device keeps the masks, so that later messages need not repeat them.
     """
@@ -47,11 +49,16 @@ class Job:
     wire_scheme: Rule = "auto"
     wire_dtype: WireType = "fp32"
     remember_masks: bool = True
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         if (
             self.initial_rate <= 0
             or min(self.learning_rate, self.adjustment_rate, self.extrusion) < 0
+            or min(self.weight_decay, self.proximal) < 0
+            or not 0 <= self.momentum < 1
             or self.batch_size < 1
             or not 1 <= self.local_epochs <= MOST_EPOCHS
         ):
