@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from fedmef.data import Split
 from fedmef.device.backend import Backend
-from fedmef.federation.evaluation import BATCH_SIZE, Score, evaluate
+from fedmef.federation.evaluation import BATCH_SIZE, Score, accuracy_of_devices, evaluate
 from fedmef.sparsity.arrays import Array, Floats
 from tests.runs.written import a_state
 
@@ -75,3 +75,10 @@ def test_a_network_that_diverged_has_a_score_too(wrong: float) -> None:
     result = score(Answering([[wrong, 0.0]]), split([0, 0], [0, 1]))
     assert 0 <= result.accuracy <= 1
     assert not result.loss < 1e300  # infinite, or not a number
+
+
+def test_a_device_may_expect_the_accuracy_of_the_classes_that_it_has() -> None:
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    shares = [np.array([0, 1]), np.array([0, 2, 3, 3]), np.array([4, 0]), np.array([4, 5])]
+    assert accuracy_of_devices([1.0, 0.5, None], labels, shares) == [1.0, 0.625, 1.0]
+    assert accuracy_of_devices([1.0, 0.5, None], labels, []) == []

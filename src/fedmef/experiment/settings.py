@@ -206,6 +206,9 @@ class Experiment(BaseModel):
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
     )
+    keep_best: bool = Field(
+        default=False, description="Keep the model of the highest test accuracy too (best.safetensors)."
+    )
     engine: Literal["auto", "inline", "processes", "flower"] = Field(
         default="auto",
         description="auto: processes on several cores or with device_memory, otherwise inline; "

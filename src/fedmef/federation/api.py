@@ -95,7 +95,7 @@ def run(
             lock=lock,
             class_names=data.class_names,
         )
-        return federate(directory, prepared, engine, watchers, stop, samples=fleet.samples)
+        return federate(directory, prepared, engine, watchers, stop, shares=fleet.shares)
 
 
 def resume(
@@ -199,19 +199,20 @@ def _resume(
             first_round=first_round,
             ledger=ledger,
             moments=moments,
-            samples=fleet.samples,
+            shares=fleet.shares,
         )
 
 
-def load(path: Path | str, *, allow_code: bool = False) -> "nn.Module":
+def load(path: Path | str, *, best: bool = False, allow_code: bool = False) -> "nn.Module":
     """A finished run's model as a PyTorch module, ready to predict, from its directory alone.
 
     It takes images of uint8 [n, channels, height, width]; floating-point ones count as normalised already. A
     network that cannot be described as data is your own module, and takes normalised images only: then the
-    directory names its code, which is run only with `allow_code`.
+    directory names its code, which is run only with `allow_code`. `best` gives the model of the round with
+    the highest test accuracy instead of the last, if the run kept it (`keep_best`).
     """
     directory = Run.open(Path(path))
-    model = directory.model()
+    model = directory.best_model() if best else directory.model()
     if model.network.opaque is not None:
         check_consent(directory, ("model", "method"), allow_code)
         check_network(directory.experiment)

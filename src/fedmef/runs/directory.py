@@ -10,6 +10,7 @@ checkpoint-before        the same after the round before
 held/                    while it runs: the network and masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
+best.safetensors         optional: the model of the highest test accuracy
 server.safetensors       optional: the final state of the server's optimizer, for more rounds
 fleet                    empty: devices have data of their own, so only their fleet can resume it
 nodes.json               on a fleet: which key is which device
@@ -59,12 +60,12 @@ from fedmef.wire.store import Store
 
 CONFIG, NETWORK = "config.toml", "network.json"
 SUMMARY, MODEL, CLASSES = "summary.json", "model.safetensors", "classes.json"
-SERVER = "server.safetensors"
+SERVER, BEST = "server.safetensors", "best.safetensors"
 TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
 LEDGER, MOMENTS = "ledger/", "moments/"  # in a checkpoint, before the names of what is not the model's
 FILES = (
     *(SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, CLASSES),
-    *(NETWORK, CONFIG, FLEET, NODES, SERVER),
+    *(NETWORK, CONFIG, FLEET, NODES, SERVER, BEST),
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
@@ -306,6 +307,11 @@ class Run:
         )
         return self._model(state), checkpoint.next_round, ledger, moments
 
+    def write_best(self, state: State) -> None:
+        """Keep the model of the highest test accuracy so far."""
+        with self._writing():
+            write_atomically(self.path / BEST, container_bytes(state, {}, self.path / BEST))
+
     def finished_rounds(self) -> list[Round]:
         """The records of the rounds that a resumed run need not repeat."""
         if self.finished:
@@ -354,6 +360,14 @@ class Run:
             state, _ = read_container(file)
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {MODEL}: {self._why_missing()}") from None
+        return self._model(state)
+
+    def best_model(self) -> Model:
+        """The model of the highest test accuracy so far, the earliest of several."""
+        try:
+            state, _ = read_container(self.path / BEST)
+        except FileNotFoundError:
+            raise UserError(f"{self.path} has no {BEST}: a run keeps it with keep_best = true only") from None
         return self._model(state)
 
     def moments(self) -> dict[str, Array]:

@@ -9,13 +9,13 @@ from fedmef.errors import UserError
 from fedmef.experiment.files import changed_fields
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.federation.loop import versions
-from fedmef.runs.directory import CLASSES, CONFIG, MODEL, NETWORK, SERVER, SUMMARY, Run, read_finished
+from fedmef.runs.directory import BEST, CLASSES, CONFIG, MODEL, NETWORK, SERVER, SUMMARY, Run, read_finished
 from fedmef.runs.metrics import DEVICES, METRICS
 from fedmef.studies.paper.base import Study, case_of
 from fedmef.studies.paper.scales import Scale
 
 ADOPTED_FILES = (CONFIG, NETWORK, METRICS, MODEL, SUMMARY)
-OPTIONAL_FILES = (DEVICES, CLASSES, SERVER)
+OPTIONAL_FILES = (DEVICES, CLASSES, SERVER, BEST)
 
 
 def default_directory(study: Study, scale: Scale) -> Path:

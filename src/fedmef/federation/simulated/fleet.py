@@ -42,11 +42,6 @@ class Fleet:
         """The same fleet in every process."""
         return cls(experiment, dataset, partition(experiment, dataset), store)
 
-    @property
-    def samples(self) -> list[int] | None:
-        """How many each device has; None when nobody knows."""
-        return [len(share) for share in self.shares] or None
-
     def warm_up(self) -> None:
         """Load what a first step loads, which may take seconds: no device's deadline shall pay for it."""
         import_backend(self.experiment.backend)
