@@ -26,5 +26,5 @@ def read_cifar100(folder: Path, published: Mapping[str, str] = PUBLISHED_MD5) ->
     """The data set from the folder of its pickles, each as published, with its fine labels."""
     train, test, meta = (unpickled(folder / name, md5, "cifar100") for name, md5 in published.items())
     names = tuple(name.decode() for name in meta[b"fine_label_names"])
-    splits = (split_of(part, b"fine_labels") for part in (train, test))
+    splits = split_of(train, b"fine_labels"), split_of(test, b"fine_labels")
     return Dataset("cifar100", *splits, FACTS.classes, class_names=names)

@@ -85,7 +85,9 @@ def from_samples(
     splits, users = [], None
     for part, samples in (("train", train), ("test", test)):
         places = [image, label, user] if part == "train" and user is not None else [image, label]
-        images, numbers, owners = [], [], []
+        images: list[Bytes] = []
+        numbers: list[Any] = []
+        owners: list[Any] = []
         for number in range(_length(samples, part)):
             pixels, *known = _taken(samples[number], places, part)
             images.append(_one_image(pixels, layout, value_range, size, part))
@@ -281,7 +283,8 @@ def _one_image(
         raise UserError(f"size = {size}: only Pillow images are resized; resize the arrays before")
     array = _array(image, f"{part} images")[None]
     known: Any = axes[layout]
-    return _pixels(array, known, value_range, part)[0]
+    pixels: Bytes = _pixels(array, known, value_range, part)[0]
+    return pixels
 
 
 def _picture(image: Any, channels: int, size: tuple[int, int] | None) -> Bytes:
