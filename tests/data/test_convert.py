@@ -83,6 +83,8 @@ def test_a_pixel_moves_by_half_a_level_at_most(value: float) -> None:
         (PIXELS / 255, {"layout": "NCHW", "value_range": (1, 0)}, "give black and white, two numbers"),
         (PIXELS / 255, {"layout": "NCHW", "value_range": 1}, "give black and white, two numbers"),
         (PIXELS, {"layout": "NCHW", "value_range": (0, 1)}, r"are uint8, which is 0\.\.255; leave it out"),
+        (PIXELS, {"layout": "NCHW", "value_range": 1}, "give black and white, two numbers"),
+        (PIXELS, {"layout": "NCHW", "class_names": "abc"}, "class_names must be a list of strings"),
         (PIXELS > 9, {"layout": "NCHW"}, "the train images are bool: give uint8, or numbers"),
         (PIXELS.tolist(), {"layout": "NCHW"}, "must be a NumPy array or a tensor, not a list"),
         (torch.zeros(6, 1, 2, 2, dtype=torch.bfloat16), {"layout": "NCHW"}, r"try \.float\(\) first"),

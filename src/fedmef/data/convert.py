@@ -146,7 +146,7 @@ def _dataset(
     if classes is None:
         highest = 1 + int(max(train.labels.max(), test.labels.max()))
         classes = highest if class_names is None else len(class_names)
-    names = None if class_names is None else tuple(class_names)
+    names: Any = class_names if class_names is None or isinstance(class_names, str) else tuple(class_names)
     return Dataset(name, train, test, classes, users=users, class_names=names)
 
 
@@ -179,7 +179,7 @@ def _check_channels(shape: tuple[int, ...], layout: str, part: str) -> None:
 
 def _quantised(array: Array, value_range: Range | None, part: str) -> Bytes:
     if array.dtype == np.uint8:
-        if value_range is not None and tuple(value_range) != (0, 255):
+        if value_range is not None and _checked_range(value_range) != (0, 255):
             raise UserError(
                 f"value_range = {value_range}: the {part} images are uint8, which is 0..255; leave it out, "
                 "or give floats"
@@ -200,7 +200,7 @@ def _quantised(array: Array, value_range: Range | None, part: str) -> Bytes:
         if not low <= lowest <= highest <= high:  # NaN is no number between them either
             raise UserError(
                 f"value_range = ({low:g}, {high:g}): the {part} images have values from {lowest:g} to "
-                f"{highest:g}; give the range that they have, before any mean is subtracted"
+                f"{highest:g}; give the range that they have before any mean is subtracted, or clip them"
             )
         pixels[start : start + IMAGES_AT_A_TIME] = np.rint((some - low) * (255 / (high - low)))
     return pixels
@@ -306,7 +306,7 @@ def _stacked(images: Sequence[Bytes], part: str) -> Bytes:
         one, other = sorted(shapes)[:2]
         raise UserError(
             f"{part}: images of shape {list(one)} and of {list(other)}: give size=(height, width) for Pillow "
-            "images, and one shape otherwise"
+            "images, and one shape and mode otherwise"
         )
     return np.stack(images)
 
