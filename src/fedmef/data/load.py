@@ -32,6 +32,7 @@ FILES = {
     "cifar10": FromFiles("cifar10", "read_cifar10"),
     "cifar100": FromFiles("cifar100", "read_cifar100"),
     "cinic10": FromFiles("cinic10", "read_cinic10"),
+    "fashion_mnist": FromFiles("fashion_mnist", "read_fashion_mnist"),
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
 DATASETS = ("digits", *FILES, "synthetic")
