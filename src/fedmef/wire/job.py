@@ -1,6 +1,6 @@
 """A job: everything that a device must know for a round, besides its own data and limits."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fedmef.errors import MessageError, NetworkError
@@ -10,6 +10,8 @@ from fedmef.wire.floats import WireType
 from fedmef.wire.schemes import Rule
 
 MOST_EPOCHS = 100_000
+# Later than the others: left out unless used, so messages stay what they were, and older devices read them.
+LATER_FIELDS = frozenset({"momentum", "weight_decay", "proximal"})
 LeftOver = Literal["even", "drop", "keep"]
 
 
@@ -68,6 +70,11 @@ class Job:
     def adjusts(self) -> bool:
         """Whether the masks change after this round."""
         return self.adjustment_rate > 0
+
+
+def job_table(job: Job) -> dict[str, Any]:
+    """A job for a header; `job_of` reads it."""
+    return {name: value for name, value in asdict(job).items() if value or name not in LATER_FIELDS}
 
 
 def read_job(message: bytes) -> Job:
