@@ -1,6 +1,7 @@
 """`fedmef export` and `fedmef predict` as a user meets them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,21 @@ def test_a_run_that_is_not_finished_or_has_no_model_is_named(tmp_path: Path, inv
     published = write_run(tmp_path / "run", small(), [0.5])
     (published.path / "model.safetensors").unlink()
     check_mistake(invoke("export", str(published.path)), "without its model")
+
+
+def test_classes_are_called_what_the_data_set_calls_them(
+    images: list[Path], tmp_path: Path, invoke: Invoke
+) -> None:
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "九\x1b")
+    digits = replace(load_dataset("digits"), class_names=names)
+    named = fedmef.run(small(rounds=1), tmp_path / "named", dataset=digits)
+    assert named.class_names == names
+    _, printed, _ = invoke("predict", str(named.path), str(images[0]), "--top", "10")
+    assert sorted(part.split(" (")[0] for part in printed.strip().split(": ")[1].split(", ")) == sorted(
+        [*names[:9], "九\\x1b"]
+    )
+    answers = json.loads(invoke("predict", str(named.path), str(images[0]), "--json").printed)
+    assert answers[0]["names"] == [names[answers[0]["classes"][0]]]
+    for damage in ("[]", '["a"]', "{", "[" * 100_000, json.dumps(["x" * 201] * 10), json.dumps([1] * 10)):
+        (named.path / "classes.json").write_text(damage)
+        check_mistake(invoke("predict", str(named.path), str(images[0])), "classes.json is damaged")

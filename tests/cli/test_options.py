@@ -22,7 +22,7 @@ def test_an_option_says_what_it_takes_and_its_default(
     assert lines["--rounds"].split()[1] == "N"
     assert lines["--rounds"].endswith("(default 40).")
     assert lines["--alpha"].split()[1] == "X"
-    assert lines["--partition"].split()[1] == "dirichlet|iid"
+    assert lines["--partition"].split()[1] == "dirichlet|iid|natural"
     assert lines["--device-memory"].split()[1] == "SIZE"
     assert lines["--skip"].split()[1] == "NAMES"
     assert lines["--data-dir"].split()[1] == "DIR"

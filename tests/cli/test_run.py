@@ -25,7 +25,8 @@ def test_a_run_says_what_it_came_to_and_where_it_is(tmp_path: Path, invoke: Invo
     assert (code, progress) == (0, "")  # quiet when nobody watches
     summary = json.loads((out / "summary.json").read_text())
     names = [line.split("  ")[0] for line in printed.splitlines()]
-    assert names == ["test accuracy", "parameters", "rounds", "sent", "time", "backend", "directory"]
+    expected = ["test accuracy", "worst class", "devices", "parameters", "rounds", "sent", "time"]
+    assert names == [*expected, "backend", "directory"]
     assert f"{summary['test_accuracy']:.2%}" in printed
     assert f"{summary['parameters']:,} of {summary['parameters_if_dense']:,}" in printed
     assert str(out) in printed

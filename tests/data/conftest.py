@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from fedmef.data import Dataset, SyntheticImages
-from fedmef.data.cifar10 import PUBLISHED_MD5
-from fedmef.data.cinic10 import CLASSES
+from fedmef.data.cifar10 import CLASSES, PUBLISHED_MD5
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,3 +150,42 @@ def test_a_description_that_does_not_fit_is_damage(
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UserError, match=r"description\.json is damaged"):
         Dataset.open(tmp_path / "small")
+
+
+def test_users_and_class_names_are_written_and_opened(small: Dataset, tmp_path: Path) -> None:
+    users = np.array([f"user {number % 4}" for number in range(30)])
+    replace(small, users=users, class_names=("a", "b", "ç")).write(tmp_path / "mine")
+    opened = Dataset.open(tmp_path / "mine")
+    assert opened.users is not None
+    assert np.array_equal(opened.users, users)
+    assert opened.class_names == ("a", "b", "ç")
+    assert small.class_names is None
+    assert small.users is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"users": np.arange(29)}, "30 training images have 29 users: give one for each"),
+        (
+            {"users": np.arange(30.0)},
+            r"users must be a NumPy array of integers or strings \[N\], not float64",
+        ),
+        ({"users": ["a"] * 30}, "users must be a NumPy array of integers or strings .* not a list"),
+        ({"users": np.array([None] * 30)}, "not object"),
+        ({"class_names": ("a", "b")}, "class_names has 2 names, but there are 3 classes"),
+        ({"class_names": ("a", "b", "")}, "each must have 1 to 200 characters"),
+        ({"class_names": "abc"}, "class_names must be a list of strings"),
+    ],
+)
+def test_wrong_users_and_class_names_are_refused(small: Dataset, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(small, **wrong)
+
+
+def test_a_damaged_folder_of_the_users_own_is_never_to_be_deleted(small: Dataset, tmp_path: Path) -> None:
+    small.write(tmp_path / "mine")
+    (tmp_path / "mine" / "description.json").write_text("[]")
+    with pytest.raises(UserError, match=r"is damaged .*: write it again") as caught:
+        Dataset.open(tmp_path / "mine")
+    assert "delete" not in str(caught.value)

@@ -90,7 +90,15 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         UserError, match=r"got its data from Python, give dataset=... to fedmef.resume, or name a"
     ):
         load_dataset("mine")
-    assert sorted(DATASETS) == ["cifar10", "cinic10", "digits", "synthetic", "tiny_imagenet"]
+    assert sorted(DATASETS) == [
+        "cifar10",
+        "cifar100",
+        "cinic10",
+        "digits",
+        "fashion_mnist",
+        "synthetic",
+        "tiny_imagenet",
+    ]
 
 
 def test_the_environment_decides_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedmef.data import dirichlet_partition, iid_partition
+from fedmef.data import dirichlet_partition, iid_partition, natural_partition
 from fedmef.errors import UserError
-from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.arrays import Array, Integers
 
 LABELS = np.arange(1000) % 10
 
@@ -80,3 +80,11 @@ def test_an_impossible_number_of_devices_is_refused(devices: int) -> None:
         dirichlet_partition(LABELS, devices, 0.5, seed=0)
     with pytest.raises(UserError, match=rf"devices = {devices}"):
         iid_partition(LABELS, devices, seed=0)
+
+
+@pytest.mark.parametrize(
+    "users", [np.array([7, 3, 7, 9, 3, 7]), np.array(["bo", "al", "bo", "cy", "al", "bo"])]
+)
+def test_a_natural_partition_gives_each_user_their_own_in_sorted_order(users: Array) -> None:
+    parts = natural_partition(users)
+    assert [part.tolist() for part in parts] == [[1, 4], [0, 2, 5], [3]]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from fedmef.device.backend import Step
+from fedmef.device.backend import PLAIN, Descent, Step
 from fedmef.methods.extrusion import Pull
 from fedmef.sparsity.arrays import Array, Floats
 from fedmef.sparsity.growth import GrowthScores
@@ -29,7 +29,9 @@ class RecordingBackend:
         state = self.loaded[-1][0]
         return state if names is None else {name: state[name] for name in names}
 
-    def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
+    def step(
+        self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
+    ) -> Step:
         self.steps.append((images, labels, rate, pull))
         return Step(float(len(self.steps)), 10.0 * len(self.steps))
 

@@ -1,5 +1,6 @@
 """An experiment's settings: typed, validated, and what follows from them."""
 
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def test_an_unknown_setting_suggests_the_nearest() -> None:
 def test_the_learning_rate_decays_in_steps() -> None:
     experiment = Experiment(learning_rate=1, learning_rate_decay=0.5, decay_every=10)
     assert [experiment.job(r, 7.0).learning_rate for r in (0, 9, 10, 29)] == [1, 1, 0.5, 0.25]
+
+
+def test_the_learning_rate_follows_a_cosine_and_warms_up() -> None:
+    experiment = Experiment(learning_rate=0.8, rounds=4, rate_schedule="cosine")
+    rates = [experiment.job(number, 1.0).learning_rate for number in range(4)]
+    assert rates == pytest.approx([0.8, 0.8 * (0.5 + 0.5 * math.sqrt(0.5)), 0.4, 0.8 * 0.1464466], rel=1e-6)
+    warm = Experiment(learning_rate=0.8, warmup_rounds=3)
+    assert [warm.job(number, 1.0).learning_rate for number in range(5)] == pytest.approx(
+        [0.2, 0.4, 0.6, 0.8, 0.8]
+    )
 
 
 def test_an_experiment_without_a_learning_rate_has_its_methods() -> None:
@@ -158,6 +169,9 @@ def test_a_job_forgets_no_setting_that_it_has_a_field_for() -> None:
         "wire_scheme": "coo",
         "wire_dtype": "fp16",
         "remember_masks": False,
+        "momentum": 0.5,
+        "weight_decay": 0.25,
+        "proximal": 0.125,
     }
     common = {field.name for field in fields(Job)} & Experiment.model_fields.keys()
     assert common == odd.keys()

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fedmef.data import Split
 from fedmef.device.backend import Backend
 from fedmef.errors import UserError
-from fedmef.federation.evaluation import BATCH_SIZE, Score, evaluate, moderate_batch
+from fedmef.federation.evaluation import BATCH_SIZE, Score, accuracy_of_devices, evaluate, moderate_batch
 from fedmef.sparsity.arrays import Array, Floats
 from fedmef.sparsity.network import INPUT, Input, Network
 from fedmef.sparsity.operations import Flatten
@@ -89,3 +89,10 @@ def test_a_strangers_network_is_evaluated_in_moderate_batches() -> None:
     assert moderate_batch(network(2048)) == 2**27 // (2 * 2048**2)
     with pytest.raises(UserError, match="at most"):
         moderate_batch(network(10_000))
+
+
+def test_a_device_may_expect_the_accuracy_of_the_classes_that_it_has() -> None:
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    shares = [np.array([0, 1]), np.array([0, 2, 3, 3]), np.array([4, 0]), np.array([4, 5])]
+    assert accuracy_of_devices([1.0, 0.5, None], labels, shares) == [1.0, 0.625, 1.0]
+    assert accuracy_of_devices([1.0, 0.5, None], labels, []) == []

@@ -20,11 +20,11 @@ def test_active_weights_per_layer_stay_the_same_in_every_round(
     seen: list[dict[str, int]] = []
     write = Run.write_checkpoint
 
-    def spy(self: Run, state: Mapping[str, Array], next_round: int, ledger: Mapping[str, Array]) -> None:
+    def spy(self: Run, state: Mapping[str, Array], next_round: int, *others: Mapping[str, Array]) -> None:
         masks = {name: value for name, value in state.items() if name.endswith(".mask")}
         seen.append({name: sum(int(byte).bit_count() for byte in mask) for name, mask in masks.items()})
         assert all(state[name.replace("mask", "values")].size == count for name, count in seen[-1].items())
-        write(self, state, next_round, ledger)
+        write(self, state, next_round, *others)
 
     monkeypatch.setattr(Run, "write_checkpoint", spy)
     fedmef.run(Experiment(**FIVE_ADJUSTMENTS), tmp_path / "run")

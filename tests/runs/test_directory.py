@@ -60,10 +60,12 @@ def test_a_checkpoint_brings_the_model_the_round_and_the_ledger(tmp_path: Path) 
     run = new_run(tmp_path / "run")
     run.log(a_round(0))
     ledger = {"up_to_date": np.array([0, 3]), "before/out": np.array([7], dtype=np.uint8)}
-    run.write_checkpoint(a_state(0.25), 1, ledger)
+    moments = {"first/out.weight": np.ones(2, dtype=np.float32)}
+    run.write_checkpoint(a_state(0.25), 1, ledger, moments)
     found = Run.open(run.path).read_checkpoint()
     assert found is not None
-    model, next_round, held = found
+    model, next_round, held, kept = found
+    assert same(kept, moments)
     assert model.network == NETWORK
     assert same(model.state, a_state(0.25))
     assert next_round == 1
@@ -233,7 +235,7 @@ def test_more_rounds_may_follow_a_finished_run(tmp_path: Path) -> None:
     found = run.read_checkpoint()
     assert found is not None
     assert same(found[0].state, a_state())
-    assert found[1:] == (2, {})
+    assert found[1:] == (2, {}, {})
 
 
 def test_a_finished_run_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

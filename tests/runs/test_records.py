@@ -147,7 +147,17 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
     ]
     versions = {"fedmef": "1.2", "torch": "3.4", "numpy": "5.6", "source": "7f"}
     summary = Summary.of(
-        Finished(rounds, a_model(), versions, 0.5, 0.7, 100, backend="native (avx2, 1 thread)")
+        Finished(
+            rounds,
+            a_model(),
+            versions,
+            0.5,
+            0.7,
+            100,
+            backend="native (avx2, 1 thread)",
+            class_accuracy=(0.5, None),
+            device_accuracy=(0.25, 0.75),
+        )
     )
     assert summary.model_dump() == {
         "test_accuracy": 0.625,
@@ -167,6 +177,9 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         "layers": {"out": {"active": 2, "size": 8}},
         "classes": 2,
         "image_shape": [1, 1, 4],
+        "class_accuracy": [0.5, None],
+        "device_accuracy_mean": 0.5,
+        "device_accuracy_worst_tenth": 0.25,
         "problem": "",
         "backend": "native",
         "backend_details": "native (avx2, 1 thread)",
@@ -234,6 +247,9 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
             (Round, "dropped_newcomers"),
             (Round, "backend"),
             (Round, "doubted"),
+            (Summary, "class_accuracy"),
+            (Summary, "device_accuracy_mean"),
+            (Summary, "device_accuracy_worst_tenth"),
             (Summary, "backend"),
             (Summary, "backend_details"),
             (Summary, "numpy"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedmef.errors import MessageError
 from fedmef.wire.broadcast import encode_broadcast
 from fedmef.wire.container import MESSAGE_VERSION, encode
-from fedmef.wire.job import MOST_EPOCHS, Job, job_of, read_job
+from fedmef.wire.job import LATER_FIELDS, MOST_EPOCHS, Job, job_of, job_table, read_job
 from tests.sparsity.networks import random_model, sparse_network
 
 JOB = Job(method="fedmef", round=3, seed=7, learning_rate=0.1, initial_rate=0.5, adjustment_rate=0.4)
@@ -52,6 +52,14 @@ def test_a_job_can_be_read_without_the_rest_of_the_message() -> None:
     assert read_job(message) == JOB
     head = message[: 8 + int.from_bytes(message[:8], "little")]
     assert read_job(head) == JOB
+
+
+def test_a_field_of_a_later_version_travels_only_when_it_is_used() -> None:
+    plain = Job(method="fedmef", round=0, seed=0, learning_rate=0.1, initial_rate=0.1)
+    assert not LATER_FIELDS & job_table(plain).keys()
+    used = replace(plain, momentum=0.5, weight_decay=0.25, proximal=0.125)
+    assert job_table(used).keys() - job_table(plain).keys() == set(LATER_FIELDS)
+    assert [job_of(job_table(job)) for job in (plain, used)] == [plain, used]
 
 
 def test_masks_change_after_a_round_with_a_rate() -> None:

@@ -28,16 +28,22 @@ def predict(
     """
     run = Run.open(directory)
     probabilities = predict_files(run, images, allow_code=allow_code)
+    names = run.class_names or tuple(f"class {number}" for number in range(probabilities.shape[1]))
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
     if as_json:
         rows = [
-            {"image": str(image), "classes": chosen.tolist(), "probabilities": row[chosen].tolist()}
+            {
+                "image": str(image),
+                "classes": chosen.tolist(),
+                "names": [names[number] for number in chosen],
+                "probabilities": row[chosen].tolist(),
+            }
             for image, row, chosen in zip(images, probabilities, best, strict=True)
         ]
         typer.echo(json.dumps(rows))
         return
     for image, row, chosen in zip(images, probabilities, best, strict=True):
-        named = ", ".join(f"class {number} ({row[number]:.1%})" for number in chosen)
+        named = ", ".join(f"{names[number]} ({row[number]:.1%})" for number in chosen)
         say(f"{image}: {named}")
 
 

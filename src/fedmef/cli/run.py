@@ -1,5 +1,6 @@
 """`fedmef run`: one experiment."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
+from fedmef.runs.records import Summary
 from fedmef.runs.signals import ignore_signals
 from fedmef.runs.tensorboard import EventFiles, check_tensorboard
 from fedmef.runs.watchers import Watcher
@@ -60,7 +62,7 @@ def run(
             if resume is not None:
                 if out or overwrite:
                     raise UserError("--resume continues a run where it is: leave --out and --overwrite out")
-                changes = read_experiment(config, overrides).model_dump() if config else overrides
+                changes = read_experiment(config, overrides).settings() if config else overrides
                 was_finished = Run.open(resume).finished
                 finished = fedmef.resume(
                     resume, changes, watchers=watchers, allow_code=allow_code, tell=progress.tell
@@ -81,6 +83,21 @@ def run(
     _print_run(finished, as_json)
 
 
+def _accuracies(summary: Summary, names: Sequence[str] | None) -> dict[str, str]:
+    """Who is served worst; nothing for a run of an earlier version."""
+    facts = {}
+    known = [(share, number) for number, share in enumerate(summary.class_accuracy) if share is not None]
+    if known:
+        worst, number = min(known)
+        facts["worst class"] = f"{worst:.2%}, {names[number] if names else f'class {number}'}"
+    if summary.device_accuracy_mean is not None and summary.device_accuracy_worst_tenth is not None:
+        facts["devices"] = (
+            f"{summary.device_accuracy_mean:.2%} on average, "
+            f"{summary.device_accuracy_worst_tenth:.2%} the worst tenth"
+        )
+    return facts
+
+
 def _print_run(finished: Run, as_json: bool) -> None:
     summary = finished.summary
     if as_json:
@@ -89,6 +106,7 @@ def _print_run(finished: Run, as_json: bool) -> None:
     active, dense = summary.parameters, summary.parameters_if_dense
     facts = {
         "test accuracy": f"{summary.test_accuracy:.2%}",
+        **_accuracies(summary, finished.class_names),
         "parameters": f"{active:,} of {dense:,} ({active / dense:.1%})",
         "rounds": f"{summary.rounds}, {summary.adjustments} with an adjustment",
         "sent": f"{human_bytes(summary.bytes_down)} down, {human_bytes(summary.bytes_up)} up",

@@ -4,6 +4,7 @@ import hashlib
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
@@ -27,9 +28,27 @@ class Archive:
         return Path(urlparse(self.url).path).name
 
 
-def obtain(archive: Archive, data_dir: Path, *, download: bool) -> Path:
+@dataclass(frozen=True)
+class Files:
+    """The same of a data set that is published as single files: each is named below `url`, with its hash."""
+
+    dataset: str
+    url: str
+    md5: Mapping[str, str]
+    folder: str
+
+
+def obtain(archive: Archive | Files, data_dir: Path, *, download: bool) -> Path:
     """The folder with the archive's files. Unpacks, and downloads if that is allowed, what is missing."""
     folder = data_dir / archive.folder
+    if isinstance(archive, Files):
+        for name, md5 in archive.md5.items():
+            if not _is_intact(folder / name, md5):
+                one = Archive(archive.dataset, archive.url + name, md5, archive.folder)
+                if not download:
+                    raise _missing(one, folder, folder / name)
+                _download(one, folder / name)
+        return folder
     if folder.is_dir():
         return folder
     packed = data_dir / archive.file_name

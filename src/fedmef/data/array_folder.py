@@ -10,8 +10,11 @@ import numpy as np
 from fedmef.data.atomic_folder import atomic_folder
 from fedmef.errors import UserError
 from fedmef.sparsity.arrays import Array
+from fedmef.wire.files import read_bounded
 
 DESCRIPTION = "description.json"
+PREPARED = ".prepared"
+LARGEST_DESCRIPTION = 2**24
 
 
 def write_folder(folder: Path, arrays: Mapping[str, Array], description: str) -> None:
@@ -30,9 +33,9 @@ def write_folder(folder: Path, arrays: Mapping[str, Array], description: str) ->
 def read_description(folder: Path) -> str:
     """The description that was written with the arrays."""
     if not folder.is_dir():
-        raise UserError(f"no data set in {folder}: run `fedmef data {_dataset_name(folder)}`")
+        raise UserError(f"no data set in {folder}: {_remedy(folder)}")
     try:
-        return (folder / DESCRIPTION).read_text(encoding="utf-8")
+        return read_bounded(folder / DESCRIPTION, LARGEST_DESCRIPTION).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(folder / DESCRIPTION, error) from error
 
@@ -49,11 +52,11 @@ def map_array(folder: Path, name: str) -> Array:
 def damaged(file: Path, reason: object) -> UserError:
     """The error for a file that cannot be what was written."""
     folder = file.parent
-    return UserError(
-        f"{file} is damaged ({' '.join(str(reason).split())}): "
-        f"delete the folder {folder} and run `fedmef data {_dataset_name(folder)}`"
-    )
+    delete = f"delete the folder {folder} and " if folder.suffix == PREPARED else ""
+    return UserError(f"{file} is damaged ({' '.join(str(reason).split())}): {delete}{_remedy(folder)}")
 
 
-def _dataset_name(folder: Path) -> str:
-    return folder.name.removesuffix(".prepared")
+def _remedy(folder: Path) -> str:
+    if folder.suffix == PREPARED:
+        return f"run `fedmef data {folder.stem}`"
+    return "write it again (Dataset.write)"  # it is the user's own: nothing here can fetch it

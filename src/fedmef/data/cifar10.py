@@ -4,6 +4,7 @@ import hashlib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ ARCHIVE = Archive(
     md5="c58f30108f718f92721af3b95e74349a",
     folder="cifar-10-batches-py",
 )
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # Checked before anything is unpickled: a pickle can run code. A batch in another's place would be well-formed
 # too, and put test images into the training data.
 PUBLISHED_MD5 = {
@@ -37,20 +39,26 @@ def read_cifar10(folder: Path, published: Mapping[str, str] = PUBLISHED_MD5) -> 
     images, labels = (
         np.concatenate([getattr(part, name) for part in train]) for name in ("images", "labels")
     )
-    return Dataset("cifar10", Split(images, labels), test, FACTS.classes)
+    return Dataset("cifar10", Split(images, labels), test, FACTS.classes, class_names=CLASSES)
 
 
 def _read_batch(file: Path, md5: str) -> Split:
+    return split_of(unpickled(file, md5, "cifar10"), b"labels")
+
+
+def split_of(batch: Any, labels: bytes) -> Split:
+    """The images of a batch, and its labels of this name."""
+    images = np.ascontiguousarray(batch[b"data"]).reshape(-1, *FACTS.shape)
+    return Split(images, np.array(batch[labels], dtype=np.int64))
+
+
+def unpickled(file: Path, md5: str, dataset: str) -> Any:
+    """What a published pickle holds; any other file is never unpickled."""
+    remedy = f"delete the folder {file.parent} and run `fedmef data {dataset}`"
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise UserError(f"{file} cannot be read ({error.strerror}): {_remedy(file)}") from None
+        raise UserError(f"{file} cannot be read ({error.strerror}): {remedy}") from None
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
-        raise UserError(f"{file} is not the published file (its md5 is not {md5}): {_remedy(file)}")
-    batch = pickle.loads(content, encoding="bytes")
-    images = np.ascontiguousarray(batch[b"data"]).reshape(-1, *FACTS.shape)
-    return Split(images, np.array(batch[b"labels"], dtype=np.int64))
-
-
-def _remedy(file: Path) -> str:
-    return f"delete the folder {file.parent} and run `fedmef data cifar10`"
+        raise UserError(f"{file} is not the published file (its md5 is not {md5}): {remedy}")
+    return pickle.loads(content, encoding="bytes")

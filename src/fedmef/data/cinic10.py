@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedmef.data.archive import Archive
+from fedmef.data.cifar10 import CLASSES
 from fedmef.data.dataset import Dataset, Split
 from fedmef.data.facts import Facts
 from fedmef.data.image_files import decode_images
@@ -20,13 +21,12 @@ ARCHIVE = Archive(
     md5="6ee4d0c996905fe93221de577967a372",
     folder="CINIC-10",
 )
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def read_cinic10(folder: Path, class_count: int = 9_000) -> Dataset:
     """The data set from its folder; each part has `class_count` images of each class."""
     train, test = (_read_part(folder / part, class_count) for part in ("train", "test"))
-    return Dataset("cinic10", train, test, classes=len(CLASSES))
+    return Dataset("cinic10", train, test, classes=len(CLASSES), class_names=CLASSES)
 
 
 def _read_part(folder: Path, class_count: int) -> Split:

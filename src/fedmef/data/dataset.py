@@ -15,6 +15,8 @@ from fedmef.errors import UserError
 from fedmef.sparsity.arrays import Array, Bytes, Integers
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel
+LONGEST_CLASS_NAME = 200
+USERS = "train_users"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,9 @@ class Dataset:
         known_statistics: mean and standard deviation of each channel, pixels counting from 0 to 1; only saves
             computing them.
         folder: where the arrays are mapped from, if they are.
+        users: whose each training image is, integers or strings [N]; `partition = "natural"` makes each of
+            them a device, in sorted order.
+        class_names: what people call each class.
     """
 
     name: str
@@ -56,6 +61,8 @@ class Dataset:
     classes: int
     known_statistics: Statistics | None = field(default=None, repr=False)
     folder: Path | None = field(default=None, repr=False)
+    users: Array | None = field(default=None, repr=False)
+    class_names: tuple[str, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         train, test = self.train.images.shape[1:], self.test.images.shape[1:]
@@ -71,6 +78,22 @@ class Dataset:
                     f"dataset '{self.name}': labels go from {lowest} to {highest}, "
                     f"but with classes = {self.classes} they must be in 0..{self.classes - 1}"
                 )
+        if self.users is not None:
+            self._check_users(self.users)
+        if self.class_names is not None:
+            object.__setattr__(self, "class_names", checked_names(self.class_names, self.classes))
+
+    def _check_users(self, users: Array) -> None:
+        if not isinstance(users, np.ndarray) or users.dtype.kind not in "iuU" or users.ndim != 1:
+            given = _kind(users) if isinstance(users, np.ndarray) else f"a {type(users).__name__}"
+            raise UserError(
+                f"dataset '{self.name}': users must be a NumPy array of integers or strings [N], not {given}"
+            )
+        if len(users) != len(self.train):
+            raise UserError(
+                f"dataset '{self.name}': {len(self.train)} training images have {len(users)} users: "
+                "give one for each"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,27 +106,33 @@ class Dataset:
         """Mean and standard deviation of each channel of the training images, pixels counting from 0 to 1."""
         return self.known_statistics or channel_statistics(self.train.images)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path | str) -> None:
         """Write to a new folder, completely or not at all."""
         mean, std = self.statistics
-        description = {"name": self.name, "classes": self.classes, "mean": mean, "std": std}
+        description: dict[str, Any] = {"name": self.name, "classes": self.classes, "mean": mean, "std": std}
+        if self.class_names is not None:
+            description["class_names"] = self.class_names
         arrays: dict[str, Array] = {
             "train_images": self.train.images,
             "train_labels": self.train.labels,
             "test_images": self.test.images,
             "test_labels": self.test.labels,
         }
-        write_folder(folder, arrays, json.dumps(description))
+        if self.users is not None:
+            arrays[USERS] = self.users
+        write_folder(Path(folder), arrays, json.dumps(description))
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path | str) -> Self:
         """Map what `write` wrote. However many processes open it, the machine holds one copy."""
-        name, classes, statistics = _read_description(folder)
+        folder = Path(folder)
+        name, classes, statistics, class_names = _read_description(folder)
         train = map_array(folder, "train_images"), map_array(folder, "train_labels")
         test = map_array(folder, "test_images"), map_array(folder, "test_labels")
+        users = map_array(folder, USERS) if (folder / f"{USERS}.npy").exists() else None
         file = folder / DESCRIPTION
         try:
-            dataset = cls(name, Split(*train), Split(*test), classes, statistics, folder)
+            dataset = cls(name, Split(*train), Split(*test), classes, statistics, folder, users, class_names)
         except UserError as error:
             raise damaged(file, error) from error
         means, deviations = map(len, statistics)
@@ -112,7 +141,18 @@ class Dataset:
         return dataset
 
 
-def _read_description(folder: Path) -> tuple[str, int, Statistics]:
+def checked_names(names: Any, classes: int) -> tuple[str, ...]:
+    """Names of all classes; raises `UserError` for anything else."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError("class_names must be a list of strings, one for each class")
+    if len(names) != classes:
+        raise UserError(f"class_names has {len(names)} names, but there are {classes} classes: name each")
+    if not all(0 < len(name) <= LONGEST_CLASS_NAME for name in names):
+        raise UserError(f"class_names: each must have 1 to {LONGEST_CLASS_NAME} characters")
+    return tuple(names)
+
+
+def _read_description(folder: Path) -> tuple[str, int, Statistics, Any]:
     file = folder / DESCRIPTION
     try:
         table = json.loads(read_description(folder))
@@ -124,7 +164,7 @@ def _read_description(folder: Path) -> tuple[str, int, Statistics]:
         raise damaged(file, error) from error
     if not all(deviation > 0 for deviation in std):
         raise damaged(file, f"standard deviations of {list(std)}")
-    return name, classes, (mean, std)
+    return name, classes, (mean, std), table.get("class_names")
 
 
 def _numbers(values: Any) -> tuple[float, ...]:

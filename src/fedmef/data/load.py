@@ -1,4 +1,4 @@
-"""Finding a data set by its name: built in, on disk, downloaded, or a user's own."""
+"""Finding a data set by its name: built in, downloaded, in a folder, or what a user's function gives."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fedmef.data.array_folder import DESCRIPTION
 from fedmef.data.dataset import Dataset
 from fedmef.data.digits import read_digits
 from fedmef.data.facts import Facts
@@ -29,7 +30,9 @@ class FromFiles:
 
 FILES = {
     "cifar10": FromFiles("cifar10", "read_cifar10"),
+    "cifar100": FromFiles("cifar100", "read_cifar100"),
     "cinic10": FromFiles("cinic10", "read_cinic10"),
+    "fashion_mnist": FromFiles("fashion_mnist", "read_fashion_mnist"),
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
 DATASETS = ("digits", *FILES, "synthetic")
@@ -42,6 +45,11 @@ FROM_PYTHON = (
 def default_data_dir() -> Path:
     """FEDMEF_DATA if it is set, otherwise ~/.cache/fedmef."""
     return Path(os.environ.get("FEDMEF_DATA") or "~/.cache/fedmef").expanduser()
+
+
+def names_folder(name: str) -> bool:
+    """Whether a data set's name is a folder's."""
+    return "/" in name or name.startswith(("~", "."))
 
 
 def known_facts(name: str) -> Facts | None:
@@ -57,12 +65,15 @@ def load_dataset(
     download: bool = True,
     synthetic: SyntheticImages | None = None,
 ) -> Dataset:
-    """The data set of that name, or the one that a user's function "package.module:function" returns.
+    """The data set of that name, of a folder that `Dataset.write` wrote, or that a user's function returns.
 
+    A folder has a slash in its name, or begins with ~ or a dot; a function is "package.module:function".
     Files are decoded once, to `data_dir/<name>.prepared`, and mapped from there ever after.
     """
     if ":" in name:
         return _from_user(name)
+    if names_folder(name):
+        return _from_folder(name)
     if name == "digits":
         return read_digits()
     if name == "synthetic":
@@ -83,6 +94,20 @@ def _from_files(source: FromFiles, data_dir: Path, download: bool) -> Dataset:
         print(printable(f"preparing {prepared} from {folder}"), file=sys.stderr)
         dataset.write(prepared)
     return Dataset.open(prepared)
+
+
+def _from_folder(name: str) -> Dataset:
+    try:
+        folder = Path(name).expanduser()
+        there = (folder / DESCRIPTION).is_file()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, or of a user that there is not
+        there = False
+    if not there:
+        raise UserError(
+            f"dataset '{name}': there is no folder of that name that Dataset.write wrote "
+            f"({DESCRIPTION}, train_images.npy, ...)"
+        )
+    return Dataset.open(folder)
 
 
 def _from_user(name: str) -> Dataset:

@@ -1,4 +1,4 @@
-"""Which device holds which samples: label skew after Dir(α), or an even random split."""
+"""Which device holds which samples: label skew after Dir(α), an even random split, or each user's own."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from fedmef.errors import UserError
 from fedmef.experiment.randomness import generator_for
-from fedmef.sparsity.arrays import Integers
+from fedmef.sparsity.arrays import Array, Integers
 
 
 def dirichlet_partition(labels: Integers, devices: int, alpha: float, seed: int) -> list[Integers]:
@@ -36,6 +36,12 @@ def iid_partition(labels: Integers, devices: int, seed: int) -> list[Integers]:
     owners = np.arange(len(labels)) % devices
     generator_for(seed, "iid partition").shuffle(owners)
     return _indices_of_each(owners, devices)
+
+
+def natural_partition(users: Array) -> list[Integers]:
+    """Sorted sample indices of each user; the devices are the users in sorted order."""
+    names, owners = np.unique(users, return_inverse=True)
+    return _indices_of_each(owners, len(names))
 
 
 def _check_devices(devices: int, samples: int) -> None:

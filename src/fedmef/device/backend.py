@@ -49,6 +49,24 @@ class Step:
     pulled_norm: float = 0.0
 
 
+@dataclass(frozen=True)
+class Descent:
+    """What a training step does besides plain SGD; momentum and anchor begin anew with every `load`.
+
+    Attributes:
+        momentum: of the gradients, as PyTorch's SGD has it.
+        weight_decay: the gradient gets so much of the weight itself.
+        proximal: FedProx's `μ`: the gradient gets `μ (θ − θ_0)`, `θ_0` being what was loaded.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+
+
+PLAIN = Descent()
+
+
 class Backend(Protocol):
     """A network that can be trained and asked. `images` are uint8 [n, C, H, W], `labels` int64 [n]."""
 
@@ -62,8 +80,10 @@ class Backend(Protocol):
         """The arrays as they are now, all or those named. They may change with the next step."""
         ...
 
-    def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
-        """One step of plain SGD on the mean cross-entropy."""
+    def step(
+        self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
+    ) -> Step:
+        """One step of SGD on the mean cross-entropy."""
         ...
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:

@@ -19,6 +19,7 @@ BackendName = Literal["auto", "torch", "native"]
 KERNELS = "fedmef.native._kernels"
 THREADS = "FEDMEF_THREADS"  # an environment variable: threads of the native backend
 MOST_THREADS = 1024
+NOT_BOTH = "momentum together with proximal needs torch"
 HOW_TO_BUILD = "install a C++20 compiler, such as g++ 12, and fedmef again (in a clone: make native)"
 
 
@@ -32,11 +33,12 @@ class Choice:
 
 def choose_for(experiment: "Experiment", network: Network) -> Choice:
     """What executes a network of an experiment, on every device of a simulation and at the evaluation."""
+    both = experiment.proximal and experiment.momentum
     return choose_backend(
         network,
         experiment.backend,
         accelerator=experiment.accelerator,
-        needs_torch=_needs_torch(experiment.method),
+        needs_torch=_needs_torch(experiment.method) or (bool(both) and NOT_BOTH),
         dense=weight_sparsity(experiment) == 0,
     )
 
@@ -46,7 +48,7 @@ def choose_backend(
     name: BackendName = "auto",
     *,
     accelerator: str = "cpu",
-    needs_torch: bool = False,
+    needs_torch: bool | str = False,
     dense: bool | None = None,
 ) -> Choice:
     """What executes a network; raises `UserError` when it cannot be what was asked for.
@@ -55,7 +57,7 @@ def choose_backend(
         network: what is executed.
         name: what was asked for.
         accelerator: where tensors are to live.
-        needs_torch: the method needs PyTorch.
+        needs_torch: the method needs PyTorch, or what else does.
         dense: no weight is pruned; by default, when no layer of the network could have pruned ones.
     """
     if name == "torch":
@@ -102,12 +104,12 @@ def _needs_torch(method: str) -> bool:
     return known is not None and known.needs_torch
 
 
-def _obstacle(network: Network, accelerator: str, needs_torch: bool) -> str:
+def _obstacle(network: Network, accelerator: str, needs_torch: bool | str) -> str:
     """Why the native backend cannot execute a network; "" when it can."""
     if accelerator != "cpu":
         return f"it has no accelerator = '{accelerator}'"
     if needs_torch:
-        return "the method needs torch"
+        return needs_torch if isinstance(needs_torch, str) else "the method needs torch"
     if missing := missing_kernels():
         return missing
     unsupported: str | None = load_part("fedmef.device.native_backend", "unsupported")(network)

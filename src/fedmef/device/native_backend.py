@@ -7,10 +7,11 @@ results (`fedmef.native.lowering`). The extension executes it without calling ba
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from fedmef.device.backend import Step
+from fedmef.device.backend import PLAIN, Descent, Step
 from fedmef.errors import NetworkError, OutOfMemoryError, UserError
 from fedmef.methods.extrusion import Pull
 from fedmef.native import _kernels
@@ -53,6 +54,7 @@ class NativeBackend:
         self._programs: dict[tuple[Mode, int, frozenset[str]], tuple[Plan, _kernels.Program]] = {}
         self._marked: Mapping[str, Places] | None = None
         self._last: tuple[Plan, _kernels.Program] | None = None
+        self._anchor: State | None = None
 
     @property
     def instructions(self) -> str:
@@ -66,7 +68,10 @@ class NativeBackend:
 
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
         check_state(self.network, state)
-        self._marked = None
+        self._marked = self._anchor = None
+        self._load(state)
+
+    def _load(self, state: Mapping[str, Array]) -> None:
         arrays = {name: np.ascontiguousarray(array) for name, array in state.items()}
         for operation in self.network.operations:
             if isinstance(operation, Layer | BatchNorm):
@@ -88,14 +93,39 @@ class NativeBackend:
                     state |= _stored(self._runtime, operation)
         return {name: state[name] for name in (self.network.arrays if names is None else names)}
 
-    def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
+    def step(
+        self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
+    ) -> Step:
+        if descent.proximal:
+            return self._proximal_step(images, labels, rate, pull, descent)
         marked = {} if pull is None else pull.marked
         self._mark(marked)
         images, labels = self._images(images), _labels(labels)
         self._last = self._program("train", len(images))
         strength = 0.0 if pull is None else pull.strength
-        loss = self._run(self._last[1], images, labels, rate, strength)
+        loss = self._run(self._last[1], images, labels, rate, strength, descent)
         return Step(loss, math.sqrt(sum(self._runtime.marked_squares(name) for name in marked)))
+
+    def _proximal_step(
+        self, images: Array, labels: Array, rate: float, pull: Pull | None, descent: Descent
+    ) -> Step:
+        """FedProx's term is not in the kernels: it is added to what their step gave."""
+        if descent.momentum:
+            raise UserError("proximal and momentum: the native kernels have not both; use backend = 'torch'")
+        weights = [name for name, spec in self.network.arrays.items() if spec.role == "weight"]
+        before = {name: array.copy() for name, array in self.state(weights).items()}
+        if self._anchor is None:
+            self._anchor = before
+        done = self.step(images, labels, rate, pull, replace(descent, proximal=0.0))
+        after = self.state()
+        factor = np.float32(rate * descent.proximal)
+        for name, array in before.items():
+            after[name] = after[name] - factor * (array - self._anchor[name])
+        self._marked = None
+        self._load(after)
+        marked = {} if pull is None else pull.marked
+        pulled = (after[f"{name}.values"][places].astype(np.float64) for name, places in marked.items())
+        return Step(done.loss, math.sqrt(sum(float(np.square(values).sum()) for values in pulled)))
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
         if unknown := sorted(counts.keys() - self.network.sparse_layers.keys()):
@@ -167,9 +197,18 @@ class NativeBackend:
         labels: Integers | None = None,
         rate: float = 0.0,
         pull: float = 0.0,
+        descent: Descent = PLAIN,
     ) -> float:
         try:
-            return program.run(images, labels, rate, pull, record=self._inspect)
+            return program.run(
+                images,
+                labels,
+                rate,
+                pull,
+                momentum=descent.momentum,
+                weight_decay=descent.weight_decay,
+                record=self._inspect,
+            )
         except ValueError as error:
             raise NetworkError(f"the native kernels refuse a batch: {error}") from None
         except MemoryError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmef.device.backend import Backend, Step
+from fedmef.device.backend import Backend, Descent, Step
 from fedmef.device.batches import augment, batch_sizes, epoch
 from fedmef.experiment.randomness import derive_seed, generator_for
 from fedmef.methods.extrusion import Pull
@@ -46,7 +46,7 @@ def _give_back_pages(array: Array) -> None:
 
 
 class LocalTraining:
-    """A device's model, its data and plain SGD."""
+    """A device's model, its data and SGD."""
 
     def __init__(self, device: int, backend: Backend, samples: Samples, job: Job) -> None:
         self.device = device
@@ -54,6 +54,7 @@ class LocalTraining:
         self.samples = samples
         self.job = job
         self.losses: list[float] = []
+        self._descent = Descent(job.momentum, job.weight_decay, job.proximal)
         self._generator = generator_for(job.seed, "batches", job.round, device)
         self._order = _epochs(samples.indices, job, self._generator)
         self._epochs_trained = 0.0
@@ -91,7 +92,7 @@ class LocalTraining:
         done: Step | None = None
         for number in range(self.steps(self._epochs_trained) - taken):
             rate, pull = (self.job.learning_rate, None) if schedule is None else schedule(number, done)
-            done = self.backend.step(*self._batch(next(self._order)), rate, pull)
+            done = self.backend.step(*self._batch(next(self._order)), rate, pull, self._descent)
             self.losses.append(done.loss)
 
     def growth_scores(self, counts: Mapping[str, int]) -> dict[str, GrowthScores]:

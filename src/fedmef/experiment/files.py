@@ -61,6 +61,11 @@ def resumed_experiment(there: Experiment, changes: Mapping[str, Any]) -> Experim
             f"a resumed run keeps its own experiment, but {'; '.join(different)}; leave that out, or start "
             f"another run (only {', '.join(sorted(RESUMABLE_FIELDS))} may change)"
         )
+    if asked.rounds != there.rounds and there.rate_schedule == "cosine":
+        raise UserError(
+            f"rounds = {there.rounds} there, {asked.rounds} here: with rate_schedule = 'cosine' the last "
+            "round decides every learning rate; start another run"
+        )
     if asked.rounds != there.rounds and there.adjust_until is None:
         asked = asked.model_copy(update={"adjust_until": there.last_adjustment})
     return asked

@@ -1,5 +1,6 @@
 """An experiment: every setting, typed and validated."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,8 @@ class Experiment(BaseModel):
     dataset: str = Field(
         max_length=LONGEST_NAME,
         default="digits",
-        description="digits, cifar10, cinic10, tiny_imagenet, synthetic, or module:function of your own.",
+        description="digits, cifar10, cifar100, cinic10, fashion_mnist, tiny_imagenet, synthetic; your own: "
+        "./folder, module:function.",
     )
     model: str = Field(
         max_length=LONGEST_NAME,
@@ -49,8 +51,9 @@ class Experiment(BaseModel):
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
     devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
-    partition: Literal["dirichlet", "iid"] = Field(
-        default="dirichlet", description="How the training data are split over devices."
+    partition: Literal["dirichlet", "iid", "natural"] = Field(
+        default="dirichlet",
+        description="How the training data are split over devices; natural: each of the data's users is one.",
     )
     alpha: float = Field(
         default=0.5, gt=0, description="Dirichlet's alpha: the smaller, the more devices differ."
@@ -67,6 +70,24 @@ class Experiment(BaseModel):
         default=0.95, gt=0, le=1, description="Factor of the learning rate's decay."
     )
     decay_every: int = Field(default=10, ge=1, description="Rounds between two decays.")
+    rate_schedule: Literal["decay", "cosine"] = Field(
+        default="decay", description="The learning rate decays by steps, or to 0 along a cosine."
+    )
+    warmup_rounds: int = Field(
+        default=0, ge=0, description="First rounds, in which the learning rate rises to its schedule."
+    )
+    momentum: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Momentum of the local steps; a device keeps none between rounds.",
+    )
+    weight_decay: float = Field(
+        default=0.0, ge=0, le=1e30, description="L2 penalty of the local steps, on all that is trained."
+    )
+    proximal: float = Field(
+        default=0.0, ge=0, le=1e30, description="FedProx's mu: local weights are drawn to the global ones."
+    )
     left_over: LeftOver = Field(
         default="even",
         description="Samples beyond full batches: spread evenly over the steps, dropped, or kept as a batch.",
@@ -157,6 +178,19 @@ class Experiment(BaseModel):
     trim: float = Field(
         default=0.2, ge=0, lt=0.5, description="trimmed_mean: share of values left out at either end."
     )
+    server_optimizer: Literal["none", "momentum", "adam"] = Field(
+        default="none",
+        description="What the server makes of the average: takes it, or steps towards it (FedAvgM, FedAdam).",
+    )
+    server_rate: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e30,
+        description="The server's learning rate (default: 1 with momentum, 0.01 with adam).",
+    )
+    server_momentum: float = Field(
+        default=0.9, ge=0, lt=1, description="The server's momentum, which is adam's beta 1."
+    )
     clip_norm: float | None = Field(
         default=None, gt=0, description="Updates are scaled down to this norm (default: not at all)."
     )
@@ -186,6 +220,9 @@ class Experiment(BaseModel):
 
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
+    )
+    keep_best: bool = Field(
+        default=False, description="Keep the model of the highest test accuracy too (best.safetensors)."
     )
     engine: Literal["auto", "inline", "processes", "flower"] = Field(
         default="auto",
@@ -254,7 +291,7 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
-        if self.devices_per_round > self.devices:
+        if self.devices_per_round > self.devices and not self.devices_follow_users:
             raise ValueError(
                 f"devices_per_round = {self.devices_per_round}: there are only {self.devices} devices; "
                 "lower it or raise devices"
@@ -272,6 +309,15 @@ class Experiment(BaseModel):
                 f"{LARGEST_SYNTHETIC:,}; lower one of them"
             )
         return self
+
+    @property
+    def devices_follow_users(self) -> bool:
+        """Whether the data say how many devices there are: nobody else did."""
+        return self.partition == "natural" and "devices" not in self.model_fields_set
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting, to make a similar experiment of; devices that follow the users still do."""
+        return self.model_dump(exclude={"devices"} if self.devices_follow_users else None)
 
     @property
     def fewest_devices(self) -> int:
@@ -292,7 +338,7 @@ class Experiment(BaseModel):
             method=self.method,
             round=round_number,
             seed=self.seed,
-            learning_rate=initial * self.learning_rate_decay ** (round_number // self.decay_every),
+            learning_rate=initial * self._rate_share(round_number),
             initial_rate=initial,
             local_epochs=self.local_epochs,
             batch_size=self.batch_size,
@@ -302,7 +348,18 @@ class Experiment(BaseModel):
             wire_scheme=self.wire_scheme,
             wire_dtype=self.wire_dtype,
             remember_masks=self.remember_masks,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            proximal=self.proximal,
         )
+
+    def _rate_share(self, round_number: int) -> float:
+        """`η_r / η_0`."""
+        if self.rate_schedule == "cosine":
+            share = 0.5 + 0.5 * math.cos(math.pi * round_number / self.rounds)
+        else:
+            share = self.learning_rate_decay ** (round_number // self.decay_every)
+        return share * min(1.0, (round_number + 1) / (self.warmup_rounds + 1))
 
 
 # What a resumed or repeated run may change: where and how it runs, not what it computes.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
+from fedmef.data.load import names_folder
 from fedmef.device.backend import backend_for, own_module
 from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, UserError
@@ -27,7 +28,7 @@ from fedmef.federation.preparation import (
     open_dataset,
     prepare,
 )
-from fedmef.federation.simulated.fleet import Fleet
+from fedmef.federation.simulated.fleet import Fleet, following_users
 from fedmef.runs.directory import Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
@@ -86,14 +87,26 @@ def run(
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
     tell("opening the data and building the network")
-    prepared = prepare(experiment, opened)
+    data = opened or open_dataset(experiment)
+    if elsewhere and experiment.devices_follow_users:
+        raise UserError("partition = 'natural': on a fleet each device has data of its own; leave it out")
+    experiment = following_users(experiment, data)
+    prepared = prepare(experiment, data)
     fleet = _fleet(prepared, path, elsewhere)
     check_device_memory(prepared.experiment, prepared.dataset.shape, prepared.dataset.classes, tell)
     tell("starting the devices")
     with stop_on_signals() as stop, locked(path, make=True) as lock, start(fleet) as engine:
         network = prepared.model.network
-        directory = Run.create(path, experiment, network, overwrite=overwrite, on_fleet=elsewhere, lock=lock)
-        return federate(directory, prepared, engine, watchers, stop, samples=fleet.samples)
+        directory = Run.create(
+            path,
+            experiment,
+            network,
+            overwrite=overwrite,
+            on_fleet=elsewhere,
+            lock=lock,
+            class_names=data.class_names,
+        )
+        return federate(directory, prepared, engine, watchers, stop, shares=fleet.shares)
 
 
 def resume(
@@ -166,14 +179,17 @@ def _resume(
     tell("opening the data")
     data = dataset or open_dataset(experiment)
     check_device_memory(executed, data.shape, data.classes, tell)
-    finished, ledger = directory.finished, dict[str, Array]()
+    finished, ledger, moments = directory.finished, dict[str, Array](), dict[str, Array]()
     if finished:
         prepared, first_round = Prepared.of(executed, data, directory.model()), done
+        moments = directory.moments()
     elif (checkpoint := directory.read_checkpoint()) is not None:
-        model, first_round, ledger = checkpoint
+        model, first_round, ledger, moments = checkpoint
         prepared = Prepared.of(executed, data, model)
     else:
         prepared, first_round = prepare(executed, data), 0
+    if first_round and experiment.server_optimizer != "none" and not moments:
+        raise UserError(f"{directory.path} is damaged: the state of its server_optimizer is missing")
     _check_data(prepared.model.network, data)
     fleet = _fleet(prepared, directory.path, elsewhere)
     if not (elsewhere or fleet.store.folder.is_dir()):
@@ -195,19 +211,21 @@ def _resume(
             stop,
             first_round=first_round,
             ledger=ledger,
-            samples=fleet.samples,
+            moments=moments,
+            shares=fleet.shares,
         )
 
 
-def load(path: Path | str, *, allow_code: bool = False) -> "nn.Module":
+def load(path: Path | str, *, best: bool = False, allow_code: bool = False) -> "nn.Module":
     """A finished run's model as a PyTorch module, ready to predict, from its directory alone.
 
     It takes images of uint8 [n, channels, height, width]; floating-point ones count as normalised already. A
     network that cannot be described as data is your own module, and takes normalised images only: then the
-    directory names its code, which is run only with `allow_code`.
+    directory names its code, which is run only with `allow_code`. `best` gives the model of the round with
+    the highest test accuracy instead of the last, if the run kept it (`keep_best`).
     """
     directory = Run.open(Path(path))
-    model = directory.model()
+    model = directory.best_model() if best else directory.model()
     if model.network.opaque is not None:
         check_consent(directory, ("model", "method"), allow_code)
         check_network(directory.experiment)
@@ -254,8 +272,8 @@ def new_directory(experiment: Experiment) -> Path:
 
 
 def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
-    """The experiment with the name of the data that it gets; a function of the user's own stays named."""
-    if dataset is None or ":" in experiment.dataset:
+    """The experiment with the name of the data that it gets; a user's own function or folder stays named."""
+    if dataset is None or ":" in experiment.dataset or names_folder(experiment.dataset):
         return experiment
     return experiment.model_copy(update={"dataset": dataset.name})
 

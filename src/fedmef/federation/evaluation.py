@@ -1,13 +1,15 @@
 """How good a model is on a split."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedmef.data.dataset import Split
 from fedmef.device.backend import Backend
 from fedmef.errors import UserError
+from fedmef.sparsity.arrays import Integers
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import Network
 
@@ -27,10 +29,15 @@ def moderate_batch(network: Network) -> int:
 
 @dataclass(frozen=True)
 class Score:
-    """Share of samples that are classified correctly, and mean cross-entropy."""
+    """Share of samples that are classified correctly, and mean cross-entropy.
+
+    Attributes:
+        by_class: the share of each class's own samples; None for a class that has none.
+    """
 
     accuracy: float
     loss: float
+    by_class: tuple[float | None, ...] = field(default=(), compare=False, repr=False)
 
 
 def constant_guess(split: Split) -> Score:
@@ -42,13 +49,33 @@ def constant_guess(split: Split) -> Score:
 def evaluate(backend: Backend, state: State, split: Split, batch_size: int = BATCH_SIZE) -> Score:
     """Score a state of the backend's network on all samples of a split."""
     backend.load(state)
-    correct, loss = 0, 0.0
+    hits, loss, classes = np.zeros(len(split), dtype=np.bool_), 0.0, 0
     for start in range(0, len(split), batch_size):
         logits = backend.predict(split.images[start : start + batch_size]).astype(np.float64)
         labels = split.labels[start : start + batch_size]
-        correct += int((logits.argmax(1) == labels).sum())
+        hits[start : start + batch_size], classes = logits.argmax(1) == labels, logits.shape[1]
         highest = logits.max(1)
         with np.errstate(invalid="ignore"):  # a network that diverged gives infinities
             log_sums = highest + np.log(np.exp(logits - highest[:, None]).sum(1))
         loss += float((log_sums - logits[np.arange(len(labels)), labels]).sum())
-    return Score(correct / len(split), loss / len(split))
+    right, counts = (np.bincount(labels, minlength=classes) for labels in (split.labels[hits], split.labels))
+    by_class = (int(good) / int(count) if count else None for good, count in zip(right, counts, strict=True))
+    return Score(int(hits.sum()) / len(split), loss / len(split), tuple(by_class))
+
+
+def accuracy_of_devices(
+    by_class: Sequence[float | None], labels: Integers, shares: Sequence[Integers]
+) -> list[float]:
+    """What each device may expect: the accuracy of every class, weighted by how often the device has it.
+
+    No device has test data of its own; these are the common ones, mixed as the device's training data are.
+    Classes without test data are left out, and so are devices that have no other.
+    """
+    known = np.array([accuracy is not None for accuracy in by_class])
+    accuracies = np.array([accuracy or 0.0 for accuracy in by_class])
+    expected = []
+    for share in shares:
+        counts = np.bincount(labels[share], minlength=len(known)) * known
+        if counts.any():
+            expected.append(float((counts * accuracies).sum() / counts.sum()))
+    return expected

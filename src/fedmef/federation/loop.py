@@ -13,7 +13,7 @@ from fedmef.device.backend import backend_for, describe_backend
 from fedmef.device.choice import KERNELS
 from fedmef.errors import FedmefError, Interrupted
 from fedmef.federation.engines.base import Engine
-from fedmef.federation.evaluation import Score, constant_guess, evaluate
+from fedmef.federation.evaluation import Score, accuracy_of_devices, constant_guess, evaluate
 from fedmef.federation.preparation import Prepared
 from fedmef.federation.round import play_round
 from fedmef.federation.server import Server
@@ -22,7 +22,7 @@ from fedmef.runs.directory import Run
 from fedmef.runs.records import Finished, Round, Summary, finite
 from fedmef.runs.signals import StopRequest
 from fedmef.runs.watchers import Watcher
-from fedmef.sparsity.arrays import Array
+from fedmef.sparsity.arrays import Array, Integers
 
 
 def federate(
@@ -34,17 +34,30 @@ def federate(
     *,
     first_round: int = 0,
     ledger: Mapping[str, Array] | None = None,
-    samples: Sequence[int] | None = None,
+    moments: Mapping[str, Array] | None = None,
+    shares: Sequence[Integers] = (),
 ) -> Run:
-    """Run an experiment from a round on, with the model that it has then, to its end."""
+    """Run an experiment from a round on, with the model that it has then, to its end.
+
+    `ledger` and `moments` are what a checkpoint has besides the model; `shares` are the devices' samples, if
+    they are not elsewhere.
+    """
     experiment, dataset = prepared.experiment, prepared.dataset
+    samples = [len(share) for share in shares] or None
     server = Server(experiment, prepared.model, UpdateChecks.of(experiment, samples))
     server.ledger.restore(ledger or {})
+    server.optimizer.restore(moments or {})
     backend = backend_for(experiment, prepared.model.network)
 
-    def score() -> Score:
-        return evaluate(backend, server.model.state, dataset.test)
+    latest: Score | None = None
 
+    def score() -> Score:
+        nonlocal latest
+        latest = evaluate(backend, server.model.state, dataset.test)
+        return latest
+
+    before = directory.rounds if first_round else []
+    best = max((record.test_accuracy or 0.0 for record in before), default=-1.0)
     for watcher in watchers:
         watcher.run_begins(directory)
     for round_number in range(first_round, experiment.rounds):
@@ -52,7 +65,11 @@ def federate(
         try:
             record = Round.of(play_round(round_number, server, engine, score))
             directory.log(record)
-            directory.write_checkpoint(server.model.state, round_number + 1, server.ledger.state())
+            if experiment.keep_best and (accuracy := record.test_accuracy or 0.0) > best:
+                directory.write_best(server.model.state)
+                best = accuracy
+            kept = server.ledger.state(), server.optimizer.state()
+            directory.write_checkpoint(server.model.state, round_number + 1, *kept)
             for watcher in watchers:
                 watcher.round_done(record)
         except FedmefError:
@@ -63,8 +80,8 @@ def federate(
             message = _how_to_resume(directory, f"stopped in round {round_number + 1} of {experiment.rounds}")
             raise Interrupted(message, number) from None
     rounds = directory.rounds
+    last = latest or score()
     if rounds[-1].test_accuracy is None:  # it was not the last round when it was run
-        last = score()
         known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss)}
         rounds[-1] = rounds[-1].model_copy(update=known)
     guess = constant_guess(dataset.test)
@@ -75,9 +92,11 @@ def federate(
         guess_accuracy=guess.accuracy,
         guess_loss=guess.loss,
         test_samples=len(dataset.test),
+        class_accuracy=last.by_class,
+        device_accuracy=accuracy_of_devices(last.by_class, dataset.train.labels, shares),
         backend=": ".join(filter(None, (describe_backend(backend), prepared.choice.reason))),
     )
-    directory.finish(server.model.state, Summary.of(finished))
+    directory.finish(server.model.state, Summary.of(finished), server.optimizer.state())
     for watcher in watchers:
         watcher.run_ends(directory)
     return directory

@@ -9,6 +9,7 @@ from fedmef.experiment.settings import Experiment
 from fedmef.federation.aggregation import clipped, combine_by
 from fedmef.federation.ledger import Ledger
 from fedmef.federation.privacy import absorb_privately
+from fedmef.federation.server_optimizer import ServerOptimizer
 from fedmef.federation.update_checks import Rejection, UpdateChecks, expected_weights
 from fedmef.methods import find_method
 from fedmef.methods.base import Adjustment, Rules
@@ -30,6 +31,7 @@ class Server:
         self.checks = checks or UpdateChecks.of(experiment)
         self.active = model.active_counts()
         self.ledger = Ledger(model.masks())
+        self.optimizer = ServerOptimizer(experiment, model)
         self.sent: dict[int, str] = {}  # the checksum of the last message to each device of this round
         self.rules = Rules(
             combine_by(experiment.aggregation, experiment.trim),
@@ -75,13 +77,14 @@ class Server:
     def absorb(self, updates: Sequence[Update], job: Job) -> tuple[list[Update], float]:
         """Make the average of checked updates the global model; what was averaged, and the mean loss."""
         experiment, sent = self.experiment, expected_weights(self.method, self.model)
-        absorbed = sorted(updates, key=lambda update: update.device)
+        absorbed, before = sorted(updates, key=lambda update: update.device), dict(self.model.state)
         if experiment.noise_multiplier:
             absorb_privately(self.model, absorbed, sent, experiment, job.round)
         else:
             if experiment.clip_norm is not None:
                 absorbed = [clipped(update, sent, experiment.clip_norm) for update in absorbed]
             self.method.aggregate(self.model, absorbed, self.rules)
+        self.optimizer.step(self.model, before)
         samples = sum(update.samples for update in absorbed)
         loss = sum(update.samples * update.loss for update in absorbed) / samples if samples else math.nan
         return absorbed, loss
@@ -93,6 +96,7 @@ class Server:
             after = self.model.masks()
             dropped = {name: mask & ~after[name] for name, mask in before.items()}
             adjustment = replace(adjustment, newcomers=share(self.ledger.newcomers(), dropped))
+        self.optimizer.follow(self.model, before)
         self.ledger.advance(self.model.masks())
         now = self.model.active_counts()
         if not self.method.fixed_layer_counts and sum(now.values()) == sum(self.active.values()):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedmef.device.backend import Step
+from fedmef.device.backend import PLAIN, Descent, Step
 from fedmef.errors import UserError
 from fedmef.methods.extrusion import Pull
 from fedmef.nn.batchnorm import frozen_statistics
@@ -44,9 +44,13 @@ class TorchBackend:
         self.module = module.to(self.accelerator)
         self._layers = sparse_layers(self.module)
         self._random: Tensor | None = None  # of layers that draw numbers; ours draw none
+        self._velocities: dict[nn.Parameter, Tensor] = {}
+        self._anchors: dict[nn.Parameter, Tensor] = {}
 
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
         load_state(self.module, self.network, state)
+        self._velocities.clear()
+        self._anchors.clear()
         if self.network.opaque is not None:
             self._random = torch.Generator().manual_seed(seed).get_state()
 
@@ -54,11 +58,13 @@ class TorchBackend:
         tensors, wanted = self.module.state_dict(), self.network.arrays if names is None else names
         return {name: tensors[name].detach().cpu().numpy() for name in wanted}
 
-    def step(self, images: Array, labels: Array, rate: float, pull: Pull | None = None) -> Step:
+    def step(
+        self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
+    ) -> Step:
         with self._running(training=True):
             loss = F.cross_entropy(self.module(self.normalized(images)), self._tensor(labels))
             loss.backward()  # type: ignore[no-untyped-call]
-            norm = self._descend(rate, pull)
+            norm = self._descend(rate, pull, descent)
             return Step(float(loss.detach()), norm)
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
@@ -82,7 +88,7 @@ class TorchBackend:
         return normalize(self._tensor(images), self.network.input, self._layout)
 
     @torch.no_grad()
-    def _descend(self, rate: float, pull: Pull | None) -> float:
+    def _descend(self, rate: float, pull: Pull | None, descent: Descent) -> float:
         """A step down the gradients, which are gone afterwards; returns the norm of the pulled weights."""
         pulled = self._pulled(pull) if pull is not None else []
         for values, marked in pulled:
@@ -91,10 +97,25 @@ class TorchBackend:
             values.grad.index_add_(0, marked, values[marked], alpha=2 * pull.strength)
         for parameter in self.module.parameters():
             if parameter.grad is not None:
-                parameter.add_(parameter.grad, alpha=-rate)
+                parameter.add_(self._direction(parameter, parameter.grad, descent), alpha=-rate)
                 parameter.grad = None  # now, so that no gradient is alive during the next forward pass
         squares = sum(float(values[marked].double().square().sum()) for values, marked in pulled)
         return math.sqrt(squares)
+
+    def _direction(self, parameter: nn.Parameter, gradient: Tensor, descent: Descent) -> Tensor:
+        """What a step goes down: the gradient, and what else there is."""
+        if descent.weight_decay:
+            gradient = gradient.add(parameter, alpha=descent.weight_decay)
+        if descent.proximal:
+            if parameter not in self._anchors:
+                self._anchors[parameter] = parameter.clone()
+            gradient = gradient.add(parameter - self._anchors[parameter], alpha=descent.proximal)
+        if not descent.momentum:
+            return gradient
+        velocity = self._velocities.get(parameter)
+        velocity = gradient.clone() if velocity is None else velocity.mul_(descent.momentum).add_(gradient)
+        self._velocities[parameter] = velocity
+        return velocity
 
     def _pulled(self, pull: Pull) -> list[tuple[nn.Parameter, Tensor]]:
         return [(self._layers[name].values, self._tensor(marked)) for name, marked in pull.marked.items()]

@@ -2,6 +2,7 @@
 
 config.toml              the experiment
 network.json             the network as data
+classes.json             optional: what people call each class
 metrics.jsonl            a line a round
 devices.jsonl            optional: what each device measured of itself, a line a round
 checkpoint.safetensors   the model after the last finished round, and what the devices hold
@@ -9,6 +10,8 @@ checkpoint-before        the same after the round before
 held/                    while it runs: the network and masks that the devices hold
 summary.json             written last: its presence says that the run is finished
 model.safetensors        the final model, sparse
+best.safetensors         optional: the model of the highest test accuracy
+server.safetensors       optional: the final state of the server's optimizer, for more rounds
 fleet                    empty: devices have data of their own, so only their fleet can resume it
 nodes.json               on a fleet: which key is which device
 tensorboard/             event files, when they were asked for
@@ -17,9 +20,10 @@ lock                     while it runs: who writes it
 Nothing in it is trusted when it is read, as it may be anybody's: only ordinary files of moderate size.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
@@ -27,6 +31,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedmef.data.dataset import checked_names
 from fedmef.errors import FedmefError, NetworkError, UserError
 from fedmef.experiment.files import MAXIMUM_CONFIG_BYTES, parse_experiment, to_toml
 from fedmef.experiment.settings import Experiment
@@ -54,12 +59,16 @@ from fedmef.wire.files import left_behind, write_atomically
 from fedmef.wire.store import Store
 
 CONFIG, NETWORK = "config.toml", "network.json"
-SUMMARY, MODEL = "summary.json", "model.safetensors"
+SUMMARY, MODEL, CLASSES = "summary.json", "model.safetensors", "classes.json"
+SERVER, BEST = "server.safetensors", "best.safetensors"
 TENSORBOARD, HELD, FLEET, NODES = "tensorboard", "held", "fleet", "nodes.json"
-LEDGER = "ledger/"  # in a checkpoint, before the names of what is not the model's
-FILES = (SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, NETWORK, CONFIG, FLEET, NODES)
+LEDGER, MOMENTS = "ledger/", "moments/"  # in a checkpoint, before the names of what is not the model's
+FILES = (
+    *(SUMMARY, MODEL, CHECKPOINT, CHECKPOINT_BEFORE, METRICS, DEVICES, CLASSES),
+    *(NETWORK, CONFIG, FLEET, NODES, SERVER, BEST),
+)
 FOLDERS = (TENSORBOARD, HELD)
-MAXIMUM_SUMMARY = 2**21
+MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
 CODE_FIELDS = ("dataset", "model", "method")  # settings that may name a user's own code, module:name
 
 
@@ -90,6 +99,7 @@ class Run:
         overwrite: bool = False,
         on_fleet: bool = False,
         lock: WriteLock | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> "Run":
         """A new run in an empty or missing directory, or in place of an old run.
 
@@ -97,6 +107,9 @@ class Run:
         """
         cls.check_free(path, overwrite=overwrite)
         new = {NETWORK: _network_bytes(path, network), CONFIG: _config_bytes(path, experiment)}
+        if class_names is not None:
+            names = json.dumps(list(class_names), ensure_ascii=False).encode()
+            new[CLASSES] = bounded(names, MAXIMUM_CLASSES, path / CLASSES)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -216,6 +229,18 @@ class Run:
         except (NetworkError, OverflowError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
 
+    @cached_property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What people call each class; None when nobody said."""
+        file = self.path / CLASSES
+        try:
+            return checked_names(json.loads(read_ordinary(file, MAXIMUM_CLASSES)), self.network.classes)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, UserError) else "it is no list of names"
+            raise UserError(f"{file} is damaged: {reason}; delete it, and classes have numbers") from None
+
     def prepare_writing(self) -> None:
         """Remove what a killed process left; raises `UserError` for a link, which may lead out of here."""
         for name in (*FILES, *FOLDERS):
@@ -249,15 +274,21 @@ class Run:
             log_round(self.path, record)
 
     def write_checkpoint(
-        self, state: Mapping[str, Array], next_round: int, ledger: Mapping[str, Array] | None = None
+        self,
+        state: Mapping[str, Array],
+        next_round: int,
+        ledger: Mapping[str, Array] | None = None,
+        moments: Mapping[str, Array] | None = None,
     ) -> None:
         """What resuming needs; everything random derives from the seed and the round."""
-        arrays = {**state, **{LEDGER + name: array for name, array in (ledger or {}).items()}}
+        arrays = dict(state)
+        for prefix, others in ((LEDGER, ledger), (MOMENTS, moments)):
+            arrays |= {prefix + name: array for name, array in (others or {}).items()}
         with self._writing():
             checkpoints.write_checkpoint(self.path, arrays, {"next_round": next_round})
 
-    def read_checkpoint(self) -> tuple[Model, int, dict[str, Array]] | None:
-        """The model, the round to continue with and the ledger, or None when no round was finished.
+    def read_checkpoint(self) -> tuple[Model, int, dict[str, Array], dict[str, Array]] | None:
+        """The model, the next round, the ledger and the optimizer's moments; None when no round was finished.
 
         Rounds that were logged after the checkpoint are forgotten: they will be run again.
         """
@@ -270,10 +301,16 @@ class Run:
         if checkpoint is None:
             return None
         state = dict(checkpoint.arrays)
-        ledger = {
-            name.removeprefix(LEDGER): state.pop(name) for name in list(state) if name.startswith(LEDGER)
-        }
-        return self._model(state), checkpoint.next_round, ledger
+        ledger, moments = (
+            {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
+            for prefix in (LEDGER, MOMENTS)
+        )
+        return self._model(state), checkpoint.next_round, ledger, moments
+
+    def write_best(self, state: State) -> None:
+        """Keep the model of the highest test accuracy so far."""
+        with self._writing():
+            write_atomically(self.path / BEST, container_bytes(state, {}, self.path / BEST))
 
     def finished_rounds(self) -> list[Round]:
         """The records of the rounds that a resumed run need not repeat."""
@@ -294,11 +331,13 @@ class Run:
             )
         return kept
 
-    def finish(self, state: State, summary: Summary) -> None:
-        """Write the final model and then the summary."""
+    def finish(self, state: State, summary: Summary, moments: Mapping[str, Array] | None = None) -> None:
+        """Write the final model, what more rounds would need, and then the summary."""
         with self._writing():
             result = (summary.model_dump_json(indent=2) + "\n").encode()
             write_atomically(self.path / MODEL, container_bytes(state, {}, self.path / MODEL))
+            if moments:
+                write_atomically(self.path / SERVER, container_bytes(moments, {}, self.path / SERVER))
             write_atomically(self.path / SUMMARY, bounded(result, MAXIMUM_SUMMARY, self.path / SUMMARY))
             remove_checkpoints(self.path)
         shutil.rmtree(self.path / HELD, ignore_errors=True)
@@ -308,10 +347,10 @@ class Run:
         """Make the final model a checkpoint again, so that more rounds can follow it."""
         rounds = len(self.rounds)
         self.prepare_writing()
-        self.write_checkpoint(self.model().state, rounds)
+        self.write_checkpoint(self.model().state, rounds, moments=self.moments())
         with self._writing():
-            for name in (SUMMARY, MODEL):
-                (self.path / name).unlink()
+            for name in (SUMMARY, MODEL, SERVER):
+                (self.path / name).unlink(missing_ok=name == SERVER)
         self.__dict__.pop("summary", None)
 
     def model(self) -> Model:
@@ -322,6 +361,21 @@ class Run:
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {MODEL}: {self._why_missing()}") from None
         return self._model(state)
+
+    def best_model(self) -> Model:
+        """The model of the highest test accuracy so far, the earliest of several."""
+        try:
+            state, _ = read_container(self.path / BEST)
+        except FileNotFoundError:
+            raise UserError(f"{self.path} has no {BEST}: a run keeps it with keep_best = true only") from None
+        return self._model(state)
+
+    def moments(self) -> dict[str, Array]:
+        """The final state of the server's optimizer; {} when it has none."""
+        try:
+            return read_container(self.path / SERVER)[0]
+        except FileNotFoundError:
+            return {}
 
     def _model(self, state: State) -> Model:
         try:

@@ -5,7 +5,7 @@ A field says where its value comes from, so a new number per round is one line h
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
@@ -22,6 +22,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
 AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+MOST_CLASSES = 10_000  # whose accuracies a summary has room for
 MOST_MEMORY = 2**44  # that a device can say it has; a figure of it must stay readable
 Executed = Literal["torch", "native"]  # what executed the network
 
@@ -169,6 +170,8 @@ class Finished:
     Attributes:
         guess_accuracy, guess_loss: what a constant guess scores on the test data.
         test_samples: how many those are.
+        class_accuracy: of each class's own test samples; None for a class that has none.
+        device_accuracy: what each device may expect of the classes that it has.
         backend: what executed the network at the evaluation, such as native (avx2, 1 thread), and why.
     """
 
@@ -179,6 +182,8 @@ class Finished:
     guess_loss: float
     test_samples: int
     backend: str = "torch"
+    class_accuracy: Sequence[float | None] = ()
+    device_accuracy: Sequence[float] = ()
 
 
 def problem_of(run: Finished) -> str:
@@ -219,6 +224,13 @@ class Summary(Record):
     image_shape: Annotated[list[AtLeastOne], Field(min_length=3, max_length=3)] = of_run(
         lambda run: list(run.model.network.input.shape)
     )
+    class_accuracy: Annotated[list[Share | None], Field(max_length=MOST_CLASSES)] = of_run(
+        lambda run: list(run.class_accuracy) if len(run.class_accuracy) <= MOST_CLASSES else [], missing=[]
+    )
+    device_accuracy_mean: Share | None = of_run(lambda run: mean(run.device_accuracy), missing=None)
+    device_accuracy_worst_tenth: Share | None = of_run(
+        lambda run: mean(worst_tenth(run.device_accuracy)), missing=None
+    )
     problem: str = of_run(problem_of, missing="")
     backend: Executed = of_run(lambda run: run.rounds[-1].backend, missing="torch")
     backend_details: str = of_run(lambda run: run.backend, missing="torch")
@@ -226,6 +238,16 @@ class Summary(Record):
     torch: str = of_run(lambda run: run.versions["torch"])
     numpy: str = of_run(lambda run: run.versions["numpy"], missing="unknown")
     source: str = of_run(lambda run: run.versions["source"], missing="unknown")
+
+
+def worst_tenth(values: Sequence[float]) -> list[float]:
+    """The smallest tenth of them, at least one."""
+    return sorted(values)[: math.ceil(len(values) / 10)]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of none."""
+    return min(1.0, math.fsum(values) / len(values)) if values else None
 
 
 def finite(value: float | None) -> float | None:

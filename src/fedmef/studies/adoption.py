@@ -9,12 +9,13 @@ from fedmef.errors import UserError
 from fedmef.experiment.files import changed_fields
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.federation.loop import versions
-from fedmef.runs.directory import CONFIG, MODEL, NETWORK, SUMMARY, Run, read_finished
+from fedmef.runs.directory import BEST, CLASSES, CONFIG, MODEL, NETWORK, SERVER, SUMMARY, Run, read_finished
 from fedmef.runs.metrics import DEVICES, METRICS
 from fedmef.studies.paper.base import Study, case_of
 from fedmef.studies.paper.scales import Scale
 
 ADOPTED_FILES = (CONFIG, NETWORK, METRICS, MODEL, SUMMARY)
+OPTIONAL_FILES = (DEVICES, CLASSES, SERVER, BEST)
 
 
 def default_directory(study: Study, scale: Scale) -> Path:
@@ -100,7 +101,7 @@ def _copy_run(directory: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to.parent.parent, prefix=".adopting-") as folder:
         copy = Path(folder) / to.name
         copy.mkdir()
-        for name in (*ADOPTED_FILES, DEVICES):
-            if name != DEVICES or (directory / name).is_file():  # that one is optional
+        for name in (*ADOPTED_FILES, *OPTIONAL_FILES):
+            if name in ADOPTED_FILES or (directory / name).is_file():
                 shutil.copyfile(directory / name, copy / name)
         copy.rename(to)

@@ -13,7 +13,7 @@ from fedmef.errors import FedmefError, Interrupted, UserError
 from fedmef.experiment.files import RESUMABLE_FIELDS, changed_fields
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation import api, preparation
-from fedmef.federation.simulated.fleet import partition
+from fedmef.federation.simulated.fleet import following_users, partition
 from fedmef.methods import find_method
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
@@ -60,7 +60,7 @@ class Comparison:
 
     def experiments(self) -> list[Experiment]:
         """One for each run, in the order of the table; an unknown method is a `UserError`."""
-        base = self.base.model_dump()
+        base = self.base.settings()
         return [
             make_experiment(
                 {
@@ -152,6 +152,8 @@ def plan_runs(
     """What each directory under `out` needs; whatever is wrong with any of them shows here."""
     if (out / CONFIG).is_file():
         raise UserError(f"{out} is a run itself; choose another --out for the comparison")
+    datasets: dict[DataSource, Dataset] = {}
+    experiments = {name: _with_devices(experiment, datasets) for name, experiment in experiments.items()}
     found = {
         name: _existing_run(out / name, experiment, overwrite) for name, experiment in experiments.items()
     }
@@ -164,13 +166,10 @@ def plan_runs(
         _check_writable(out)
     for experiment in pending:
         preparation.check_names(experiment)  # all names before the first data set, which may be a download
-    datasets: dict[DataSource, Dataset] = {}
     for experiment in pending:
-        source = _data_source(experiment)
-        if source not in datasets:
-            datasets[source] = preparation.open_dataset(experiment)
-        preparation.prepare(experiment, datasets[source])
-        partition(experiment, datasets[source])  # the data may be too few for its devices
+        data = _opened(experiment, datasets)
+        preparation.prepare(experiment, data)
+        partition(experiment, data)  # the data may be too few for its devices
     return [
         PlannedRun(
             out / name,
@@ -182,6 +181,20 @@ def plan_runs(
         )
         for name, experiment in experiments.items()
     ]
+
+
+def _opened(experiment: Experiment, datasets: dict[DataSource, Dataset]) -> Dataset:
+    source = _data_source(experiment)
+    if source not in datasets:
+        datasets[source] = preparation.open_dataset(experiment)
+    return datasets[source]
+
+
+def _with_devices(experiment: Experiment, datasets: dict[DataSource, Dataset]) -> Experiment:
+    """An experiment whose devices are the data's users can only be compared when these are known."""
+    if not experiment.devices_follow_users:
+        return experiment
+    return following_users(experiment, _opened(experiment, datasets))
 
 
 def _rounds_before(run: Run | None) -> int:

@@ -5,7 +5,6 @@ mask, or what has changed in it. Masks are coded (`fedmef.wire.sparse`).
 """
 
 import re
-from dataclasses import asdict
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from fedmef.sparsity.model import Masks, Model, check_state
 from fedmef.sparsity.network import Network
 from fedmef.wire.container import MESSAGE_VERSION, Header, decode, encode
 from fedmef.wire.floats import from_wire, to_wire
-from fedmef.wire.job import Job, job_of
+from fedmef.wire.job import Job, job_of, job_table
 from fedmef.wire.sparse import decode_sparse, encode_sparse
 from fedmef.wire.store import Store, mask_version, parse_network
 
@@ -28,7 +27,7 @@ def encode_broadcast(
     """The model and the job, for devices that hold the `known` masks (None: any device)."""
     network = model.network
     arrays = {name: to_wire(name, array, job.wire_dtype) for name, array in model.state.items()}
-    header: Header = {"job": asdict(job), "network": network.digest}
+    header: Header = {"job": job_table(job), "network": network.digest}
     if not knows_network:
         arrays[NETWORK] = np.frombuffer(network.to_json(), dtype=np.uint8)
     masks = {name: arrays.pop(f"{name}.mask") for name in network.sparse_layers}

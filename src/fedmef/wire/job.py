@@ -1,6 +1,6 @@
 """A job: everything that a device must know for a round, besides its own data and limits."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fedmef.errors import MessageError, NetworkError
@@ -10,6 +10,8 @@ from fedmef.wire.floats import WireType
 from fedmef.wire.schemes import Rule
 
 MOST_EPOCHS = 100_000
+# Later than the others: left out unless used, so messages stay what they were, and older devices read them.
+LATER_FIELDS = frozenset({"momentum", "weight_decay", "proximal"})
 LeftOver = Literal["even", "drop", "keep"]
 
 
@@ -28,6 +30,8 @@ class Job:
         initial_rate: `η_0`.
         adjustment_rate: `ζ_r`, or 0 when masks stay as they are.
         extrusion: FedMef's `λ`.
+        momentum, weight_decay: of the local steps.
+        proximal: FedProx's `μ`: weights are drawn to what was sent.
         wire_scheme, wire_dtype: how the answer is coded.
         remember_masks: the device keeps the masks, so that later messages need not repeat them.
     """
@@ -47,11 +51,16 @@ class Job:
     wire_scheme: Rule = "auto"
     wire_dtype: WireType = "fp32"
     remember_masks: bool = True
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         if (
             self.initial_rate <= 0
             or min(self.learning_rate, self.adjustment_rate, self.extrusion) < 0
+            or min(self.weight_decay, self.proximal) < 0
+            or not 0 <= self.momentum < 1
             or self.batch_size < 1
             or not 1 <= self.local_epochs <= MOST_EPOCHS
         ):
@@ -61,6 +70,11 @@ class Job:
     def adjusts(self) -> bool:
         """Whether the masks change after this round."""
         return self.adjustment_rate > 0
+
+
+def job_table(job: Job) -> dict[str, Any]:
+    """A job for a header; `job_of` reads it."""
+    return {name: value for name, value in asdict(job).items() if value or name not in LATER_FIELDS}
 
 
 def read_job(message: bytes) -> Job:

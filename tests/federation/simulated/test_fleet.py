@@ -63,13 +63,6 @@ def test_the_order_in_which_devices_train_changes_nothing(tmp_path: Path) -> Non
     assert len(set(forwards.values())) == 6
 
 
-def test_a_simulation_knows_how_many_samples_each_device_has(tmp_path: Path) -> None:
-    fleet = Simulation(tmp_path).fleet
-    assert fleet.samples == [len(share) for share in fleet.shares]
-    assert sum(fleet.samples) == 160
-    assert Fleet(fleet.experiment, fleet.dataset, [], fleet.store).samples is None
-
-
 def test_a_device_answers_with_its_own_number_and_samples(tmp_path: Path) -> None:
     simulation = Simulation(tmp_path)
     network = simulation.server.model.network

@@ -5,10 +5,11 @@ Injected faults and attackers are added here, around a device: the device itself
 
 from dataclasses import dataclass, field
 
-from fedmef.data import Dataset, dirichlet_partition, iid_partition
+from fedmef.data import Dataset, dirichlet_partition, iid_partition, natural_partition
 from fedmef.device.backend import Backend, backend_for, import_backend
 from fedmef.device.device import Device
 from fedmef.device.training import Samples
+from fedmef.errors import UserError
 from fedmef.experiment.faults import LIES, Faults
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.simulated.attack import attackers, scale_update
@@ -40,11 +41,6 @@ class Fleet:
     def build(cls, experiment: Experiment, dataset: Dataset, store: Store) -> "Fleet":
         """The same fleet in every process."""
         return cls(experiment, dataset, partition(experiment, dataset), store)
-
-    @property
-    def samples(self) -> list[int] | None:
-        """How many each device has; None when nobody knows."""
-        return [len(share) for share in self.shares] or None
 
     def warm_up(self) -> None:
         """Load what a first step loads, which may take seconds: no device's deadline shall pay for it."""
@@ -103,6 +99,36 @@ class Fleet:
 def partition(experiment: Experiment, dataset: Dataset) -> list[Integers]:
     """Which training samples each device has."""
     labels = dataset.train.labels
+    if experiment.partition == "natural":
+        return _shares_of_users(experiment, dataset)
     if experiment.partition == "iid":
         return iid_partition(labels, experiment.devices, experiment.seed)
     return dirichlet_partition(labels, experiment.devices, experiment.alpha, experiment.seed)
+
+
+def following_users(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """The experiment with a device for each of the data's users, if it says so and gives no other number."""
+    if not experiment.devices_follow_users:
+        return experiment
+    shares = _shares_of_users(experiment, dataset)
+    if experiment.devices_per_round > len(shares):
+        raise UserError(
+            f"devices_per_round = {experiment.devices_per_round}: dataset '{dataset.name}' has only "
+            f"{len(shares)} users; lower it"
+        )
+    return experiment.model_copy(update={"devices": len(shares)})
+
+
+def _shares_of_users(experiment: Experiment, dataset: Dataset) -> list[Integers]:
+    if dataset.users is None:
+        raise UserError(
+            f"partition = 'natural': dataset '{dataset.name}' does not say whose its images are; give "
+            "Dataset(..., users=...), or train_users.npy in its folder, or choose dirichlet or iid"
+        )
+    shares = natural_partition(dataset.users)
+    if len(shares) != experiment.devices and not experiment.devices_follow_users:
+        raise UserError(
+            f"devices = {experiment.devices}: dataset '{dataset.name}' has {len(shares)} users, and with "
+            "partition = 'natural' each is a device; leave devices out"
+        )
+    return shares
