@@ -251,8 +251,8 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     backend = "auto" if missing_kernels() else directory.summary.backend
     executed = directory.experiment.model_copy(update={"backend": backend})
     try:
-        backend, batch_size = backend_for(executed, model.network), moderate_batch(model.network)
-        return evaluate(backend, model.state, dataset.test, batch_size)
+        batch_size = moderate_batch(model.network)
+        return evaluate(backend_for(executed, model.network), model.state, dataset.test, batch_size)
     except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
         if own_network:
             raise

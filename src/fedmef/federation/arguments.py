@@ -43,9 +43,9 @@ def name_of(kind: str, part: object) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, type) and issubclass(part, Method):
-        for name in METHODS:
-            if METHODS[name][1] == part.__name__ and find_builtin_method(name) is part:
-                return name
+        for known, (_, kind) in METHODS.items():
+            if kind == part.__name__ and find_builtin_method(known) is part:
+                return known
     module, name = (getattr(part, attribute, None) for attribute in ("__module__", "__qualname__"))
     if not callable(part) or module is None or name is None:
         raise UserError(f"{kind} = {_shown(part)}: give a name, a class or a function")

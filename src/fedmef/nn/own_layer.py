@@ -70,7 +70,7 @@ def own_sparse(layer: nn.Module) -> SparseConv2d | None:
 def with_own_weights(layer: nn.Module, dense: nn.Linear | nn.Conv2d) -> nn.Module:
     """The inverse of `with_own_code`: the layer has the weights of a dense one, and no sparse one in it."""
     del layer._modules[NAME], vars(layer)["weight"]
-    layer._parameters["weight"], layer._parameters["bias"] = dense.weight, dense.bias
+    layer._parameters |= {name: dense._parameters[name] for name in ("weight", "bias")}
     for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
         for number, hook in list(hooks.items()):
             if hook in (_enter, _leave):
