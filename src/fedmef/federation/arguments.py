@@ -43,8 +43,8 @@ def name_of(kind: str, part: object) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, type) and issubclass(part, Method):
-        for known, (_, kind) in METHODS.items():
-            if kind == part.__name__ and find_builtin_method(known) is part:
+        for known, (_, class_name) in METHODS.items():
+            if class_name == part.__name__ and find_builtin_method(known) is part:
                 return known
     module, name = (getattr(part, attribute, None) for attribute in ("__module__", "__qualname__"))
     if not callable(part) or module is None or name is None:
