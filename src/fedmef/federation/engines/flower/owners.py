@@ -13,7 +13,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedmef.errors import UserError
-from fedmef.wire.files import read_bounded, write_atomically
+from fedmef.runs.reading import read_ordinary
+from fedmef.wire.files import write_atomically
 
 MAXIMUM_BYTES = 2**24
 NAME = re.compile(r"device-(\d{1,9})")
@@ -40,11 +41,11 @@ class Owners:
         """Those of a run that is resumed; none where nobody wrote any."""
         owners = cls()
         try:
-            owners._written = read_bounded(file, MAXIMUM_BYTES)
+            owners._written = read_ordinary(file, MAXIMUM_BYTES)
             owners._claims = _Claims.model_validate_json(owners._written)
         except FileNotFoundError:
             pass
-        except (OSError, ValidationError):
+        except (UserError, ValidationError):
             raise UserError(
                 f"{file} is damaged: without it any registered node may be any device; put it back, or "
                 "delete it if you trust them all"
