@@ -97,3 +97,12 @@ def test_a_sparse_network_is_a_small_file() -> None:
     weights = sum(layer.size for layer in model.network.layers.values())
     content = onnx_model(dense_model(model)).SerializeToString()
     assert len(content) < 0.4 * 4 * weights
+
+
+def test_a_file_names_what_it_takes_and_gives() -> None:
+    session = onnxruntime.InferenceSession(
+        onnx_model(dense_model(exported(prepared("small_cnn-cifar", "nsconv")))).SerializeToString(),
+        providers=["CPUExecutionProvider"],
+    )
+    assert [one.name for one in session.get_inputs()] == ["images"]
+    assert [one.name for one in session.get_outputs()] == ["logits"]

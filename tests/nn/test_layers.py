@@ -325,3 +325,9 @@ def test_autocast_trains_as_it_does_with_a_dense_layer(options: dict[str, Any]) 
         assert tensor.grad is not None
         assert tensor.grad.dtype == torch.float32
         assert tensor.grad.abs().sum() > 0
+
+
+def test_images_that_are_not_normalised_are_refused() -> None:
+    layer = SparseConv2d(3, 4, 3)
+    with pytest.raises(UserError, match=r"takes floats, not torch\.uint8.*mean"):
+        layer(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))

@@ -60,10 +60,11 @@ class _Graph:
         self._add("Sub", [scaled, self._constant("images/shift", shift)], INPUT)
         for operation in operations:
             self._translate(operation)
+        logits = operations[-1].name
+        if "logits" not in self._network.shapes:
+            logits = self._add("Identity", [logits], "logits")
         taken = helper.make_tensor_value_info("images", TensorProto.UINT8, ["n", *images.shape])
-        given = helper.make_tensor_value_info(
-            operations[-1].name, TensorProto.FLOAT, ["n", self._network.classes]
-        )
+        given = helper.make_tensor_value_info(logits, TensorProto.FLOAT, ["n", self._network.classes])
         graph = helper.make_graph(
             self._nodes,
             "fedmef",

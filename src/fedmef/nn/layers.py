@@ -126,6 +126,10 @@ class SparseConv2d(nn.Module):
         return cls._taking_over(conv, mask, geometry, affine, _cache(activation_sparsity, cache_dtype))
 
     def forward(self, input: Tensor) -> Tensor:
+        if not input.is_floating_point():
+            raise UserError(
+                f"a layer takes floats, not {input.dtype}: normalise images as (x / 255 - mean) / std"
+            )
         if input.ndim == 3:  # one image, as nn.Conv2d takes it
             return self.forward(input.unsqueeze(0)).squeeze(0)
         return sparse_conv2d(

@@ -184,8 +184,16 @@ class Run:
         """For people."""
         if self.on_fleet:
             return "resume it on its fleet (docs/deploy.md)"
-        allowing = " --allow-code" if self.code() else ""
+        allowing = " --allow-code" if self.code(self._needed_code()) else ""
         return f"'fedmef run --resume {self.path}{allowing}' continues it"
+
+    def _needed_code(self) -> tuple[str, ...]:
+        """The settings whose code resuming would run: a network's own only while it is not there as data."""
+        try:
+            described = has_checkpoint(self.path) and self.network.opaque is None
+        except UserError:
+            described = False
+        return tuple(field for field in CODE_FIELDS if field != "model" or not described)
 
     def code(self, fields: Iterable[str] = CODE_FIELDS) -> dict[str, str]:
         """Those of these settings that name a user's own code, which reading a run never imports."""
@@ -390,7 +398,7 @@ class Run:
                 "the run is finished, but was published or copied without its model; it can be reported on, "
                 "but not evaluated, loaded or given more rounds"
             )
-        return "the run is not finished, or damaged"
+        return f"the run is not finished, or damaged; {self.how_to_resume}"
 
     def check_there(self) -> None:
         """Raise `FedmefError` when somebody has removed or replaced the directory that is being written."""
