@@ -14,7 +14,8 @@ from fedmef.device.choice import missing_kernels
 from fedmef.experiment.faults import LIES
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.preparation import open_dataset
-from fedmef.federation.simulated.fleet import Fleet, partition
+from fedmef.federation.simulated.fleet import partition
+from fedmef.federation.update_checks import UpdateChecks
 from fedmef.runs.directory import Run
 from tests.federation.small import TINY, digest, steady
 
@@ -90,7 +91,8 @@ def test_the_same_where_nobody_knows_what_devices_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, honest: Run, kind: str
 ) -> None:
     """As on a fleet: every device says itself how many samples it has."""
-    monkeypatch.setattr(Fleet, "samples", None)
+    of = UpdateChecks.of
+    monkeypatch.setattr(UpdateChecks, "of", lambda experiment, samples: of(experiment))
     run = fedmef.run(Experiment(**SETTINGS, faults=always(kind)), tmp_path / "run", dataset=digits())
     assert run.summary.test_accuracy >= honest.summary.test_accuracy - POINTS
     assert named(run) == [{liar()}] * 6
