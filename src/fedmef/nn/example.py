@@ -86,7 +86,8 @@ def _follow(
     model: nn.Module, is_left_alone: Callable[[str], bool], example: Example | None
 ) -> tuple[NetworkGraph, Example | None]:
     try:
-        return trace_network(model, is_left_alone), example
+        with only_looking(model):
+            return trace_network(model, is_left_alone), example
     except ConversionError as error:
         if example is not None:
             run_once(model, example)  # it may make modules at its first call
