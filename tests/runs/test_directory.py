@@ -394,3 +394,13 @@ def test_a_run_that_is_killed_while_it_is_created_leaves_nothing_in_the_way(
     monkeypatch.setattr(Path, "replace", replaced)
     new_run(path)
     assert len(moments) == 4
+
+
+def test_an_unfinished_run_without_its_network_says_so(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", Experiment(model="mine:network"), NETWORK)
+    run.log(a_round(0))
+    run.write_checkpoint(a_state(), 1)
+    assert run.how_to_resume == f"'fedmef run --resume {run.path}' continues it"
+    (run.path / "network.json").unlink()
+    with pytest.raises(UserError, match=r"has no network.json: the run is not finished.*--allow-code"):
+        _ = Run.open(run.path).network

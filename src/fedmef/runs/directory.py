@@ -189,8 +189,9 @@ class Run:
 
     def _needed_code(self) -> tuple[str, ...]:
         """The settings whose code resuming would run: a network's own only while it is not there as data."""
+        there = has_checkpoint(self.path) and (self.path / NETWORK).is_file()  # if not, it says how to resume
         try:
-            described = has_checkpoint(self.path) and self.network.opaque is None
+            described = there and self.network.opaque is None
         except UserError:
             described = False
         return tuple(field for field in CODE_FIELDS if field != "model" or not described)
