@@ -42,7 +42,7 @@ def test_auto_is_native_for_a_sparse_network_and_torch_for_a_dense_one(have: Hav
         ({"kernels": False}, {}, "there are no kernels"),
         ({"unsupported": "it cannot do 'mine'"}, {}, "it cannot do 'mine'"),
         ({}, {"accelerator": "cuda:1"}, "it has no accelerator = 'cuda:1'"),
-        ({}, {"needs_torch": True}, "the method needs torch"),
+        ({}, {"needs_torch": "the method needs torch"}, "the method needs torch"),
     ],
 )
 def test_auto_is_torch_where_native_cannot_and_native_itself_is_refused(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedmef.device.choice import (
     KERNELS,
+    METHOD_NEEDS_TORCH,
     BackendName,
     choose_backend,
     choose_for,
@@ -116,7 +117,8 @@ def open_backend(
         module: the network's own PyTorch code, which opaque operations need.
         needs_torch: the method needs PyTorch.
     """
-    choice = choose_backend(network, name, accelerator=accelerator, needs_torch=needs_torch)
+    why = METHOD_NEEDS_TORCH if needs_torch else ""
+    choice = choose_backend(network, name, accelerator=accelerator, needs_torch=why)
     opened: Backend
     if choice.name == "native":
         opened = import_backend("native")(network, threads=native_threads())

@@ -19,6 +19,7 @@ BackendName = Literal["auto", "torch", "native"]
 KERNELS = "fedmef.native._kernels"
 THREADS = "FEDMEF_THREADS"  # an environment variable: threads of the native backend
 MOST_THREADS = 1024
+METHOD_NEEDS_TORCH = "the method needs torch"
 NOT_BOTH = "momentum together with proximal needs torch"
 HOW_TO_BUILD = "install a C++20 compiler, such as g++ 12, and fedmef again (in a clone: make native)"
 
@@ -33,12 +34,11 @@ class Choice:
 
 def choose_for(experiment: "Experiment", network: Network) -> Choice:
     """What executes a network of an experiment, on every device of a simulation and at the evaluation."""
-    both = experiment.proximal and experiment.momentum
     return choose_backend(
         network,
         experiment.backend,
         accelerator=experiment.accelerator,
-        needs_torch=_needs_torch(experiment.method) or (bool(both) and NOT_BOTH),
+        needs_torch=_why_torch(experiment),
         dense=weight_sparsity(experiment) == 0,
     )
 
@@ -48,7 +48,7 @@ def choose_backend(
     name: BackendName = "auto",
     *,
     accelerator: str = "cpu",
-    needs_torch: bool | str = False,
+    needs_torch: str = "",
     dense: bool | None = None,
 ) -> Choice:
     """What executes a network; raises `UserError` when it cannot be what was asked for.
@@ -57,7 +57,7 @@ def choose_backend(
         network: what is executed.
         name: what was asked for.
         accelerator: where tensors are to live.
-        needs_torch: the method needs PyTorch, or what else does.
+        needs_torch: why nothing else than PyTorch can train it, or "".
         dense: no weight is pruned; by default, when no layer of the network could have pruned ones.
     """
     if name == "torch":
@@ -98,18 +98,20 @@ def native_threads() -> int:
     return int(text)
 
 
-def _needs_torch(method: str) -> bool:
+def _why_torch(experiment: "Experiment") -> str:
     """A method that is not known trains nothing here: its model can be evaluated on any backend."""
-    known = known_method(method)
-    return known is not None and known.needs_torch
+    known = known_method(experiment.method)
+    if known is not None and known.needs_torch:
+        return METHOD_NEEDS_TORCH
+    return NOT_BOTH if experiment.proximal and experiment.momentum else ""
 
 
-def _obstacle(network: Network, accelerator: str, needs_torch: bool | str) -> str:
+def _obstacle(network: Network, accelerator: str, needs_torch: str) -> str:
     """Why the native backend cannot execute a network; "" when it can."""
     if accelerator != "cpu":
         return f"it has no accelerator = '{accelerator}'"
     if needs_torch:
-        return needs_torch if isinstance(needs_torch, str) else "the method needs torch"
+        return needs_torch
     if missing := missing_kernels():
         return missing
     unsupported: str | None = load_part("fedmef.device.native_backend", "unsupported")(network)
