@@ -21,8 +21,10 @@ import os, sys
 from pathlib import Path
 from fedmef.runs.lock import WriteLock
 lock = WriteLock(Path(sys.argv[1]))
-print("held", flush=True)
-if sys.argv[2:] == ["fork"] and os.fork() == 0:
+if sys.argv[2:] != ["fork"]:
+    print("held", flush=True)
+elif os.fork() == 0:
+    print("held", flush=True)  # said by the fork: only now has it let go of the lock
     sys.stdin.read()  # it outlives the one that locked
     os._exit(0)
 sys.stdin.readline()
