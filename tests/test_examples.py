@@ -1,6 +1,6 @@
-"""Every command and every snippet of README and docs runs: as printed, but for sizes and what a reader fills in.
+"""Every command and snippet of README and docs runs: as printed, but for sizes and what a reader fills in.
 
-The two tutorials, docs/data.md and docs/training.md run unchanged, elsewhere (test_docs.py, test_pages_run.py).
+The two tutorials, docs/data.md and docs/training.md run unchanged (test_docs.py, test_pages_run.py).
 Commands of a real fleet are those of test_deployment.py and `make deploy-demo`.
 """
 
@@ -134,7 +134,7 @@ def fill_in(text: str) -> str:
 
 def words_of(command: str, number: int) -> list[str]:
     """The command's words after `fedmef`."""
-    words = shlex.split(fill_in(command.split(" #")[0].replace("\\\n", " ")))[1:]
+    words = shlex.split(fill_in(command.partition(" #")[0].replace("\\\n", " ")))[1:]
     if "--resume" in words:
         return words
     sizes = SIZES.get(words[0], "").format(number=number)
