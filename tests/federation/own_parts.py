@@ -1,4 +1,4 @@
-"""Methods and networks of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
+"""Methods, networks and losses of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
 
 import os
 import signal
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmef.methods import Extras, Job, Method
@@ -133,3 +135,44 @@ def few_answers(classes: int, channels: int) -> nn.Module:
 
 def small_input(classes: int, channels: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(channels + 1, 4, 3), nn.Flatten(), nn.Linear(4, classes))
+
+
+def smooth_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, label_smoothing=0.2)
+
+
+def same_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels)
+
+
+def noisy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Draws random numbers."""
+    return F.cross_entropy(logits + 0.5 * torch.randn_like(logits), labels)
+
+
+criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+no_function = 3
+
+
+def loss_of_each(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def infinite_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels) / 0
+
+
+def number_loss(logits: Tensor, labels: Tensor) -> float:
+    return F.cross_entropy(logits, labels).item()
+
+
+def detached_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels).detach()
+
+
+def unrelated_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.Parameter(torch.ones(())).square()
+
+
+def raising_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, weight=torch.ones(3))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment.faults import Faults
 from fedmef.wire.floats import WireType
-from fedmef.wire.job import MOST_EPOCHS, Job, LeftOver
+from fedmef.wire.job import CROSS_ENTROPY, MOST_EPOCHS, Job, LeftOver
 from fedmef.wire.schemes import Rule
 
 Aggregation = Literal["mean", "median", "trimmed_mean"]
@@ -87,6 +87,11 @@ class Experiment(BaseModel):
     )
     proximal: float = Field(
         default=0.0, ge=0, le=1e30, description="FedProx's mu: local weights are drawn to the global ones."
+    )
+    loss: str = Field(
+        max_length=LONGEST_NAME,
+        default=CROSS_ENTROPY,
+        description="What devices minimise; your own, on torch: module:function of (logits, labels).",
     )
     left_over: LeftOver = Field(
         default="even",
@@ -351,6 +356,7 @@ class Experiment(BaseModel):
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             proximal=self.proximal,
+            loss=self.loss,
         )
 
     def _rate_share(self, round_number: int) -> float:

@@ -54,6 +54,7 @@ def run(
     *,
     model: Part | None = None,
     method: Part | None = None,
+    loss: Part | None = None,
     dataset: Dataset | Part | None = None,
     overwrite: bool = False,
     watchers: Sequence[Watcher] = (),
@@ -69,6 +70,7 @@ def run(
         out: the run's directory; by default a new one under `runs/`.
         model: a function or class that builds the network, called with `classes` and `channels`; or its name.
         method: a subclass of `fedmef.methods.Method`, or its name.
+        loss: a function of logits [n, classes] and labels [n] that gives their mean loss; or its name.
         dataset: the data, a function that gives them, or a name; by default what the experiment names. The
             run is recorded with the name of what it got.
         overwrite: replace a run that is there already.
@@ -79,7 +81,8 @@ def run(
         settings: fields of the experiment; they come before those that it has.
     """
     opened = as_dataset(dataset)
-    parts = {"model": model, "method": method, "dataset": None if opened is not None else dataset}
+    named = None if opened is not None else dataset
+    parts = {"model": model, "method": method, "loss": loss, "dataset": named}
     experiment = _naming(experiment_of(experiment, settings, parts), opened)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
@@ -169,7 +172,7 @@ def _resume(
         )
     executed = experiment.model_copy(update={"backend": rounds[-1].backend}) if rounds else experiment
     needs_model = done == 0 or directory.network.opaque is not None
-    needed = {"method": True, "dataset": dataset is None, "model": needs_model}
+    needed = {"method": True, "loss": True, "dataset": dataset is None, "model": needs_model}
     asked = (field for field, need in needed.items() if need and field not in changes)
     check_consent(directory, asked, allow_code)
     if needs_model:

@@ -22,7 +22,7 @@ def experiment_of(
     Args:
         given: an experiment, or the TOML file of one.
         settings: some of its fields.
-        parts: model, method and dataset, as names or as what has such a name; None: not given.
+        parts: model, method, loss and dataset, as names or as what has such a name; None: not given.
     """
     named = {kind: name_of(kind, part) for kind, part in parts.items() if part is not None}
     changes = {**settings, **named}
@@ -48,7 +48,10 @@ def name_of(kind: str, part: object) -> str:
                 return known
     module, name = (getattr(part, attribute, None) for attribute in ("__module__", "__qualname__"))
     if not callable(part) or module is None or name is None:
-        raise UserError(f"{kind} = {_shown(part)}: give a name, a class or a function")
+        raise UserError(
+            f"{kind} = {_shown(part)}: give a name, a class or a function (an object that can be called: by "
+            "its name, module:name)"
+        )
     path = f"{module}:{name}"
     if "<" in name or load_object(kind, path) is not part:
         raise UserError(

@@ -1,6 +1,7 @@
 """The loop: rounds until the end, each written down before the next begins."""
 
 import hashlib
+import math
 import signal
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,6 +24,7 @@ from fedmef.runs.records import Finished, Round, Summary, finite
 from fedmef.runs.signals import StopRequest
 from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.arrays import Array, Integers
+from fedmef.wire.job import CROSS_ENTROPY
 
 
 def federate(
@@ -90,7 +92,7 @@ def federate(
         model=server.model,
         versions=versions(),
         guess_accuracy=guess.accuracy,
-        guess_loss=guess.loss,
+        guess_loss=guess.loss if experiment.loss == CROSS_ENTROPY else math.inf,  # logits may mean anything
         test_samples=len(dataset.test),
         class_accuracy=last.by_class,
         device_accuracy=accuracy_of_devices(last.by_class, dataset.train.labels, shares),

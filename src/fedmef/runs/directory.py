@@ -69,7 +69,7 @@ FILES = (
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
-CODE_FIELDS = ("dataset", "model", "method")  # settings that may name a user's own code, module:name
+CODE_FIELDS = ("dataset", "model", "method", "loss")  # settings that may name a user's own code, module:name
 
 
 class Run:
