@@ -1,17 +1,20 @@
-"""Methods, networks and losses of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
+"""Parts of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
 
+import math
 import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmef.methods import Extras, Job, Method
 from fedmef.methods.fedmef import FedMef
+from fedmef.sparsity.arrays import Floats, Integers
 
 if TYPE_CHECKING:
     from fedmef.device.training import LocalTraining
@@ -176,3 +179,39 @@ def unrelated_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def raising_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, weight=torch.ones(3))
+
+
+def top5(logits: Floats, labels: Integers) -> float:
+    best = np.argsort(-logits, axis=1)[:, :5]
+    return float((best == labels[:, None]).any(1).mean())
+
+
+def accuracy(logits: Floats, labels: Integers) -> np.floating[Any]:
+    """NumPy's numbers are numbers."""
+    mean: np.floating[Any] = (logits.argmax(1) == labels).mean()
+    return mean
+
+
+def nan_metric(logits: Floats, labels: Integers) -> float:
+    return math.nan
+
+
+def many_metrics(logits: Floats, labels: Integers) -> Floats:
+    return logits.mean(1)
+
+
+def no_metric(logits: Floats, labels: Integers) -> None:
+    return None
+
+
+def text_metric(logits: Floats, labels: Integers) -> str:
+    return "0.5"
+
+
+def raising_metric(logits: Floats, labels: Integers) -> float:
+    raise KeyError("on purpose")
+
+
+def changing_metric(logits: Floats, labels: Integers) -> float:
+    logits -= logits.max()
+    return float(logits[0, 0])

@@ -1,4 +1,4 @@
-"""A loss of the user's own: by name or as a function, in every engine, and its mistakes before any training."""
+"""A loss of the user's own: by name or as a function, in every engine; mistakes show before any training."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(smooth: Run,
         )
     with pytest.raises(UserError, match=rf"names code that this would run: loss = '{HERE}:smooth_loss'"):
         fedmef.resume(tmp_path / "cut")
-    with pytest.raises(UserError, match="loss = .* there, cross_entropy here"):
+    with pytest.raises(UserError, match=r"loss = .* there, cross_entropy here"):
         fedmef.resume(tmp_path / "cut", {"loss": "cross_entropy"})
     resumed = fedmef.resume(tmp_path / "cut", {"loss": f"{HERE}:smooth_loss"})  # its name is consent
     assert digest(resumed.path) == digest(smooth.path)

@@ -152,6 +152,11 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
         say(f"{name:{width}}  {value}")
 
 
+def shown_metrics(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """The user's own, as text."""
+    return {name: "not finite" if value is None else f"{value:.4g}" for name, value in metrics.items()}
+
+
 def wide_console() -> Console:
     """As wide as the terminal, or as COLUMNS says; elsewhere rich would squeeze tables into 80 columns."""
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)

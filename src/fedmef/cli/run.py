@@ -16,6 +16,7 @@ from fedmef.cli.common import (
     StoppedError,
     Tensorboard,
     print_facts,
+    shown_metrics,
     with_fault_plan,
 )
 from fedmef.cli.options import with_experiment_options
@@ -106,6 +107,7 @@ def _print_run(finished: Run, as_json: bool) -> None:
     active, dense = summary.parameters, summary.parameters_if_dense
     facts = {
         "test accuracy": f"{summary.test_accuracy:.2%}",
+        **{f"metric {name}": text for name, text in shown_metrics(summary.metrics).items()},
         **_accuracies(summary, finished.class_names),
         "parameters": f"{active:,} of {dense:,} ({active / dense:.1%})",
         "rounds": f"{summary.rounds}, {summary.adjustments} with an adjustment",

@@ -20,6 +20,7 @@ from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
 from fedmef.federation.evaluation import Score, evaluate, moderate_batch
 from fedmef.federation.loop import federate
+from fedmef.federation.own_metrics import find_metrics
 from fedmef.federation.preparation import (
     Prepared,
     check_method_and_machine,
@@ -29,7 +30,7 @@ from fedmef.federation.preparation import (
     prepare,
 )
 from fedmef.federation.simulated.fleet import Fleet, following_users
-from fedmef.runs.directory import Run
+from fedmef.runs.directory import CODE_FIELDS, Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
 from fedmef.runs.signals import stop_on_signals
@@ -55,6 +56,7 @@ def run(
     model: Part | None = None,
     method: Part | None = None,
     loss: Part | None = None,
+    metrics: Mapping[str, Part] | None = None,
     dataset: Dataset | Part | None = None,
     overwrite: bool = False,
     watchers: Sequence[Watcher] = (),
@@ -71,6 +73,8 @@ def run(
         model: a function or class that builds the network, called with `classes` and `channels`; or its name.
         method: a subclass of `fedmef.methods.Method`, or its name.
         loss: a function of logits [n, classes] and labels [n] that gives their mean loss; or its name.
+        metrics: functions of logits [n, classes] and labels [n] of the test data, NumPy arrays, that give one
+            number; or their names.
         dataset: the data, a function that gives them, or a name; by default what the experiment names. The
             run is recorded with the name of what it got.
         overwrite: replace a run that is there already.
@@ -82,7 +86,7 @@ def run(
     """
     opened = as_dataset(dataset)
     named = None if opened is not None else dataset
-    parts = {"model": model, "method": method, "loss": loss, "dataset": named}
+    parts = {"model": model, "method": method, "loss": loss, "metrics": metrics, "dataset": named}
     experiment = _naming(experiment_of(experiment, settings, parts), opened)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
@@ -172,7 +176,7 @@ def _resume(
         )
     executed = experiment.model_copy(update={"backend": rounds[-1].backend}) if rounds else experiment
     needs_model = done == 0 or directory.network.opaque is not None
-    needed = {"method": True, "loss": True, "dataset": dataset is None, "model": needs_model}
+    needed = dict.fromkeys(CODE_FIELDS, True) | {"dataset": dataset is None, "model": needs_model}
     asked = (field for field, need in needed.items() if need and field not in changes)
     check_consent(directory, asked, allow_code)
     if needs_model:
@@ -243,19 +247,20 @@ def load(path: Path | str, *, best: bool = False, allow_code: bool = False) -> "
 def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     """Score a run's final model on the test data, from its files alone.
 
-    Code that its configuration names, for its data or its network, is run only with `allow_code`.
+    Code that its configuration names, for its data, metrics or network, is run only with `allow_code`.
     """
     model = directory.model()
     own_network = ("model", "method") if model.network.opaque is not None else ()
-    check_consent(directory, ("dataset", *own_network), allow_code)
+    check_consent(directory, ("dataset", "metrics", *own_network), allow_code)
     dataset = open_dataset(directory.experiment)
     _check_data(model.network, dataset)
     # What executed the run, unless it is not here: another backend answers the same, up to rounding.
     backend = "auto" if missing_kernels() else directory.summary.backend
     executed = directory.experiment.model_copy(update={"backend": backend})
+    metrics = find_metrics(executed)
     try:
-        batch_size = moderate_batch(model.network)
-        return evaluate(backend_for(executed, model.network), model.state, dataset.test, batch_size)
+        batch_size, opened = moderate_batch(model.network), backend_for(executed, model.network)
+        return evaluate(opened, model.state, dataset.test, batch_size, metrics)
     except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
         if own_network:
             raise

@@ -15,6 +15,7 @@ from fedmef.device.choice import KERNELS
 from fedmef.errors import FedmefError, Interrupted
 from fedmef.federation.engines.base import Engine
 from fedmef.federation.evaluation import Score, accuracy_of_devices, constant_guess, evaluate
+from fedmef.federation.own_metrics import find_metrics
 from fedmef.federation.preparation import Prepared
 from fedmef.federation.round import play_round
 from fedmef.federation.server import Server
@@ -49,13 +50,13 @@ def federate(
     server = Server(experiment, prepared.model, UpdateChecks.of(experiment, samples))
     server.ledger.restore(ledger or {})
     server.optimizer.restore(moments or {})
-    backend = backend_for(experiment, prepared.model.network)
+    backend, metrics = backend_for(experiment, prepared.model.network), find_metrics(experiment)
 
     latest: Score | None = None
 
     def score() -> Score:
         nonlocal latest
-        latest = evaluate(backend, server.model.state, dataset.test)
+        latest = evaluate(backend, server.model.state, dataset.test, metrics=metrics)
         return latest
 
     before = directory.rounds if first_round else []
@@ -84,7 +85,7 @@ def federate(
     rounds = directory.rounds
     last = latest or score()
     if rounds[-1].test_accuracy is None:  # it was not the last round when it was run
-        known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss)}
+        known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss), "metrics": last.metrics}
         rounds[-1] = rounds[-1].model_copy(update=known)
     guess = constant_guess(dataset.test)
     finished = Finished(

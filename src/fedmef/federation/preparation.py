@@ -12,6 +12,7 @@ from fedmef.device.choice import OWN_LOSS, Choice, choose_for
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
+from fedmef.federation.own_metrics import find_metrics, try_metrics
 from fedmef.federation.privacy import check_private
 from fedmef.methods import find_method
 from fedmef.sparsity.model import Model
@@ -42,6 +43,7 @@ class Prepared:
             load_part("fedmef.nn.loss", "try_loss")(
                 experiment.loss, model.network.classes, experiment.accelerator
             )
+        try_metrics(find_metrics(experiment), dataset.test, model.network.classes)
         return cls(experiment.model_copy(update={"backend": choice.name}), dataset, model, choice)
 
 
@@ -75,7 +77,7 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 
 def check_names(experiment: Experiment) -> None:
-    """Raise `UserError` for a method, network or accelerator that is not there, before data are opened."""
+    """Raise `UserError` for a method, network, ... that is not there, before data are opened."""
     check_method_and_machine(experiment)
     check_network(experiment)
 
@@ -94,6 +96,7 @@ def check_method_and_machine(experiment: Experiment) -> None:
                 f"backend = 'native' and loss = '{experiment.loss}': {OWN_LOSS}; use torch or auto"
             )
         load_part("fedmef.nn.loss", "find_loss")(experiment.loss)
+    find_metrics(experiment)
     if experiment.backend != "auto":  # which one that is depends on the network
         import_backend(experiment.backend)
     if experiment.accelerator != "cpu":

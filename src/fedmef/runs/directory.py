@@ -69,7 +69,13 @@ FILES = (
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
-CODE_FIELDS = ("dataset", "model", "method", "loss")  # settings that may name a user's own code, module:name
+CODE_FIELDS = (
+    "dataset",
+    "model",
+    "method",
+    "loss",
+    "metrics",
+)  # settings that may name a user's own code, module:name
 
 
 class Run:
@@ -198,7 +204,10 @@ class Run:
 
     def code(self, fields: Iterable[str] = CODE_FIELDS) -> dict[str, str]:
         """Those of these settings that name a user's own code, which reading a run never imports."""
-        named = {field: str(getattr(self.experiment, field)) for field in fields}
+        values = {field: getattr(self.experiment, field) for field in fields}
+        named = {
+            field: value if isinstance(value, str) else ",".join(value) for field, value in values.items()
+        }
         return {field: name for field, name in named.items() if ":" in name}
 
     @property
