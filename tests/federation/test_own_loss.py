@@ -73,7 +73,7 @@ def test_every_engine_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(smooth: Run, tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="--allow-code"):
         fedmef.run(
-            out=tmp_path / "cut", loss=own_parts.smooth_loss, watchers=[interrupted_after(1)], **SETTINGS
+            out=tmp_path / "cut", loss=own_parts.smooth_loss, callbacks=[interrupted_after(1)], **SETTINGS
         )
     with pytest.raises(UserError, match=rf"names code that this would run: loss = '{HERE}:smooth_loss'"):
         fedmef.resume(tmp_path / "cut")

@@ -58,7 +58,7 @@ def test_a_stranger_s_are_run_by_consent_only(finished: Run, tmp_path: Path) -> 
     score = evaluate_run(Run.open(finished.path), allow_code=True)
     assert score.metrics == finished.summary.metrics
     with pytest.raises(KeyboardInterrupt, match="--allow-code"):
-        fedmef.run(out=tmp_path / "cut", metrics=METRICS, watchers=[interrupted_after(1)], **SETTINGS)
+        fedmef.run(out=tmp_path / "cut", metrics=METRICS, callbacks=[interrupted_after(1)], **SETTINGS)
     with pytest.raises(UserError, match="names code that this would run: metrics"):
         fedmef.resume(tmp_path / "cut")
     resumed = fedmef.resume(tmp_path / "cut", allow_code=True)

@@ -165,6 +165,7 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
             backend="native (avx2, 1 thread)",
             class_accuracy=(0.5, None),
             device_accuracy=(0.25, 0.75),
+            stopped="s" * 2000,
         )
     )
     assert summary.model_dump() == {
@@ -190,6 +191,7 @@ def test_every_field_of_a_summary_is_taken_from_the_run() -> None:
         "device_accuracy_mean": 0.5,
         "device_accuracy_worst_tenth": 0.25,
         "problem": "",
+        "stopped": "s" * 1000,
         "backend": "native",
         "backend_details": "native (avx2, 1 thread)",
         "fedmef": "1.2",
@@ -258,6 +260,7 @@ def test_every_field_is_checked_when_it_is_read(record: Record, name: str) -> No
             (Round, "doubted"),
             (Round, "metrics"),
             (Summary, "metrics"),
+            (Summary, "stopped"),
             (Summary, "class_accuracy"),
             (Summary, "device_accuracy_mean"),
             (Summary, "device_accuracy_worst_tenth"),

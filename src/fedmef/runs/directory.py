@@ -32,7 +32,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedmef.data.dataset import checked_names
-from fedmef.errors import FedmefError, NetworkError, UserError
+from fedmef.errors import FedmefError, NetworkError, UserError, printable
 from fedmef.experiment.files import MAXIMUM_CONFIG_BYTES, parse_experiment, to_toml
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import weight_sparsity
@@ -93,6 +93,8 @@ class Run:
 
     def __repr__(self) -> str:
         state = f"{self.summary.test_accuracy:.2%}" if self.finished else "not finished"
+        if self.finished and (why := printable(self.summary.stopped)):
+            state += f", stopped after {self.summary.rounds} of {self.experiment.rounds} rounds: {why}"
         return f"Run({str(self.path)!r}, {self.experiment.method} on {self.experiment.dataset}: {state})"
 
     @classmethod
@@ -214,6 +216,11 @@ class Run:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / SUMMARY).is_file()
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is finished with all of its rounds, and no callback stopped it before."""
+        return self.finished and not self.summary.stopped
 
     @property
     def sparsity(self) -> float:
@@ -435,7 +442,7 @@ def read_finished(path: Path) -> Run:
     lines = sum(1 for _ in read_lines(path / METRICS, MAXIMUM_METRICS))  # soon, and records take long
     if lines != expected or [record.round for record in run.rounds] != list(range(expected)):
         raise UserError(f"{path / METRICS} is damaged: it lacks some of the {expected} rounds, or has more")
-    if run.experiment.rounds != expected:
+    if not (expected < run.experiment.rounds if run.summary.stopped else expected == run.experiment.rounds):
         raise UserError(
             f"{path} is damaged: {CONFIG} has {run.experiment.rounds} rounds, and {SUMMARY} {expected}"
         )

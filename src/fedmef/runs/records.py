@@ -26,6 +26,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 # Of the user's own; None where the network's answers are not finite.
 Metrics = Annotated[dict[Annotated[str, Field(max_length=40)], float | None], Field(max_length=MOST_METRICS)]
 MOST_CLASSES = 10_000  # whose accuracies a summary has room for
+LONGEST_REASON = 1000
 MOST_MEMORY = 2**44  # that a device can say it has; a figure of it must stay readable
 Executed = Literal["torch", "native"]  # what executed the network
 
@@ -77,7 +78,7 @@ class Failed(Record):
 
     device: Count
     attempt: Count = 0
-    reason: Annotated[str, Field(max_length=1000)]
+    reason: Annotated[str, Field(max_length=LONGEST_REASON)]
 
 
 def received_report(
@@ -178,6 +179,7 @@ class Finished:
         class_accuracy: of each class's own test samples; None for a class that has none.
         device_accuracy: what each device may expect of the classes that it has.
         backend: what executed the network at the evaluation, such as native (avx2, 1 thread), and why.
+        stopped: why a callback ended it before its last round, or "".
     """
 
     rounds: list[Round]
@@ -189,6 +191,7 @@ class Finished:
     backend: str = "torch"
     class_accuracy: Sequence[float | None] = ()
     device_accuracy: Sequence[float] = ()
+    stopped: str = ""
 
 
 def problem_of(run: Finished) -> str:
@@ -238,6 +241,9 @@ class Summary(Record):
         lambda run: mean(worst_tenth(run.device_accuracy)), missing=None
     )
     problem: str = of_run(problem_of, missing="")
+    stopped: Annotated[str, Field(max_length=LONGEST_REASON)] = of_run(
+        lambda run: run.stopped[:LONGEST_REASON], missing=""
+    )
     backend: Executed = of_run(lambda run: run.rounds[-1].backend, missing="torch")
     backend_details: str = of_run(lambda run: run.backend, missing="torch")
     fedmef: str = of_run(lambda run: run.versions["fedmef"])
