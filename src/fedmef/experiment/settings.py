@@ -16,9 +16,8 @@ from fedmef.wire.schemes import Rule
 
 Aggregation = Literal["mean", "median", "trimmed_mean"]
 MOST_METRICS = 20
-METRIC = re.compile(
-    r"[A-Za-z_][\w@.-]{0,39}=[^\s,=:]{1,200}:[^\s,=:]{1,200}", re.ASCII
-)  # name=module:function
+# name=module:function
+METRIC = re.compile(r"[A-Za-z_][\w.-]{0,39}=[^\s,=:]{1,200}:[^\s,=:]{1,200}", re.ASCII)
 LARGEST_SYNTHETIC = 2**30  # bytes of made-up images
 LONGEST_SHOWN = LONGEST_NAME = 200
 
