@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -81,6 +82,13 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(smooth: Run,
         fedmef.resume(tmp_path / "cut", {"loss": "cross_entropy"})
     resumed = fedmef.resume(tmp_path / "cut", {"loss": f"{HERE}:smooth_loss"})  # its name is consent
     assert digest(resumed.path) == digest(smooth.path)
+
+
+def test_a_large_cross_entropy_of_another_loss_is_no_divergence(tmp_path: Path) -> None:
+    """Its logits need not be those of probabilities."""
+    run = fedmef.run(out=tmp_path / "run", loss=own_parts.sharp_loss, **SETTINGS)
+    assert (run.summary.test_loss or 0) > 15 * np.log(10)
+    assert "diverged" not in run.summary.problem
 
 
 def test_what_only_predicts_needs_no_loss(smooth: Run, tmp_path: Path) -> None:

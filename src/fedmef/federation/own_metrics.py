@@ -13,7 +13,7 @@ from fedmef.experiment.settings import Experiment
 from fedmef.sparsity.arrays import Floats, Integers
 
 Metric = Callable[[Floats, Integers], float]  # of logits [n, classes] and labels [n]
-Values = Mapping[str, float | None]
+Values = dict[str, float | None]
 
 LONGEST_REASON = 200
 

@@ -77,7 +77,7 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 
 def check_names(experiment: Experiment) -> None:
-    """Raise `UserError` for a method, network, ... that is not there, before data are opened."""
+    """Raise `UserError` for a part or an accelerator that is not there, before data are opened."""
     check_method_and_machine(experiment)
     check_network(experiment)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fedmef.errors import StopRun, UserError
+from fedmef.errors import StopRun, UserError, printable
 from fedmef.runs.records import Round
 
 if TYPE_CHECKING:
@@ -64,5 +64,5 @@ def tell_of_round(callbacks: Sequence[Callback], record: Round, model: ModelNow)
         try:
             callback.round_done(record, model)
         except StopRun as stop:
-            reasons.append(str(stop) or "a callback asked for it")
+            reasons.append(printable(str(stop)) or "a callback asked for it")
     return "; ".join(reasons)

@@ -69,13 +69,8 @@ FILES = (
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
-CODE_FIELDS = (
-    "dataset",
-    "model",
-    "method",
-    "loss",
-    "metrics",
-)  # settings that may name a user's own code, module:name
+# Settings that may name a user's own code, module:name.
+CODE_FIELDS = ("dataset", "model", "method", "loss", "metrics")
 
 
 class Run:

@@ -15,7 +15,7 @@ from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation import api, preparation
 from fedmef.federation.simulated.fleet import following_users, partition
 from fedmef.methods import find_method
-from fedmef.runs.callbacks import Callback
+from fedmef.runs.callbacks import AnyCallback
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
 from fedmef.runs.lock import locked
@@ -133,7 +133,7 @@ class RunsFailedError(FedmefError):
 
 
 def run_comparison(
-    comparison: Comparison, out: Path, *, overwrite: bool = False, callbacks: Sequence[Callback] = ()
+    comparison: Comparison, out: Path, *, overwrite: bool = False, callbacks: Sequence[AnyCallback] = ()
 ) -> list[Run]:
     """Run what is not finished yet, each in its own directory under `out`, and return all runs.
 
@@ -206,7 +206,7 @@ def _rounds_before(run: Run | None) -> int:
         return 0  # damaged: this run will fail, and the others continue
 
 
-def carry_out(plan: Sequence[PlannedRun], callbacks: Sequence[Callback] = ()) -> list[Run | Failure]:
+def carry_out(plan: Sequence[PlannedRun], callbacks: Sequence[AnyCallback] = ()) -> list[Run | Failure]:
     """Do what is left to do, one run after the other; nobody else may do the same in the same folder."""
     outcomes: list[Run | Failure] = []
     with ExitStack() as folders, stop_on_signals() as stop:
@@ -231,7 +231,7 @@ def carry_out(plan: Sequence[PlannedRun], callbacks: Sequence[Callback] = ()) ->
     return outcomes
 
 
-def _carry_out_one(planned: PlannedRun, callbacks: Sequence[Callback]) -> Run:
+def _carry_out_one(planned: PlannedRun, callbacks: Sequence[AnyCallback]) -> Run:
     if planned.found is not None and planned.finished:
         return planned.found
     if planned.found is not None:
