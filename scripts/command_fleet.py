@@ -35,8 +35,8 @@ from fedmef.errors import FedmefError, Interrupted
 from fedmef.experiment.files import read_experiment
 from fedmef.federation.api import resume, run
 from fedmef.federation.engines.base import Lost
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.records import DeviceReport, Failed, Round
-from fedmef.runs.watchers import Watcher
 from fedmef.wire.container import MAXIMUM_BYTES
 from fedmef.wire.files import read_bounded
 
@@ -109,10 +109,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-class Progress(Watcher):
+class Progress(Callback):
     """A line for every round."""
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         accuracy = "" if record.test_accuracy is None else f", test accuracy {record.test_accuracy:.2%}"
         print(
             f"round {record.number}: {len(record.lost)} lost, loss {record.train_loss}{accuracy}", flush=True
@@ -134,9 +134,9 @@ def main() -> None:
         engine = CommandEngine(options.command, experiment.deadline)
         if options.resume:
             named = experiment.model_dump(include={"method", "model", "dataset"})
-            resume(options.out, named, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
+            resume(options.out, named, callbacks=[Progress()], start=lambda fleet: engine, elsewhere=True)
         else:
-            run(experiment, options.out, watchers=[Progress()], start=lambda fleet: engine, elsewhere=True)
+            run(experiment, options.out, callbacks=[Progress()], start=lambda fleet: engine, elsewhere=True)
     except FedmefError as error:
         raise SystemExit(f"{parser.prog}: {error}") from None
     except Interrupted as error:

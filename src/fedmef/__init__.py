@@ -10,22 +10,25 @@ TYPE_CHECKING = False  # what type checkers take for True; typing takes 10 ms, i
 if TYPE_CHECKING:
     from typing import Any
 
-    from fedmef.errors import FedmefError, Interrupted, UserError
+    from fedmef.errors import FedmefError, Interrupted, StopRun, UserError
     from fedmef.experiment.settings import Experiment
     from fedmef.federation.api import load, resume, run
     from fedmef.nn.densify import densify
     from fedmef.nn.layers import SparseConv2d
     from fedmef.nn.sparsify import sparsify
+    from fedmef.runs.callbacks import Callback
     from fedmef.runs.directory import Run
 
     __version__: str
 
 _PLACES = {
+    "Callback": "fedmef.runs.callbacks",
     "Experiment": "fedmef.experiment.settings",
     "FedmefError": "fedmef.errors",
     "Interrupted": "fedmef.errors",
     "Run": "fedmef.runs.directory",
     "SparseConv2d": "fedmef.nn.layers",
+    "StopRun": "fedmef.errors",
     "UserError": "fedmef.errors",
     "densify": "fedmef.nn.densify",
     "load": "fedmef.federation.api",
@@ -35,11 +38,13 @@ _PLACES = {
 }
 
 __all__ = [
+    "Callback",
     "Experiment",
     "FedmefError",
     "Interrupted",
     "Run",
     "SparseConv2d",
+    "StopRun",
     "UserError",
     "densify",
     "load",

@@ -61,6 +61,10 @@ class Interrupted(KeyboardInterrupt):
         self.signal_number = signal_number
 
 
+class StopRun(Exception):  # noqa: N818  (it is no error)
+    """Raised by a callback, with the reason: the run ends after this round."""
+
+
 class NetworkError(FedmefError):
     """A network as data that is not one, or arrays that do not fit it."""
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedmef.cli.options import FLAGS
 from fedmef.experiment.settings import Experiment
 from tests.cli.invoking import Invoke
 
@@ -10,8 +11,8 @@ from tests.cli.invoking import Invoke
 def test_the_help_names_every_setting(command: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     printed = invoke(command, "--help").printed
-    missing = [name for name in Experiment.model_fields if f"--{name.replace('_', '-')} " not in printed]
-    assert missing == []
+    flags = (FLAGS.get(name, f"--{name.replace('_', '-')}") for name in Experiment.model_fields)
+    assert [flag for flag in flags if f"{flag} " not in printed] == []
 
 
 def test_an_option_says_what_it_takes_and_its_default(

@@ -47,7 +47,7 @@ def half_done(path: Path, done: int, rounds: int) -> Run:
 def test_a_run_shows_its_rounds_and_what_the_last_one_gave(tmp_path: Path) -> None:
     console = terminal()
     with RunProgress(console) as progress:
-        fedmef.run(small(), tmp_path / "run", watchers=[progress])
+        fedmef.run(small(), tmp_path / "run", callbacks=[progress])
     *_, bar, status, _show_cursor = screen(console).splitlines()
     assert "fedmef on digits" in bar
     assert "2/2" in bar
@@ -88,7 +88,7 @@ def test_a_comparison_shows_all_its_runs(tmp_path: Path) -> None:
     rounds = {name: (0, experiment.rounds) for name, experiment in comparison.named_experiments().items()}
     console = terminal()
     with ManyRunsProgress(rounds, console) as progress:
-        run_comparison(comparison, tmp_path, watchers=[progress])
+        run_comparison(comparison, tmp_path, callbacks=[progress])
     *_, overall, current, status, _show_cursor = screen(console).splitlines()
     assert "run 2 of 2" in overall
     assert "4/4" in overall

@@ -15,6 +15,8 @@ from fedmef.sparsity.network import Network
 class RecordingBackend:
     """The loss of its n-th step is n, and `||θ_low||₂` afterwards 10·n."""
 
+    loss = "cross_entropy"
+
     def __init__(self, network: Network) -> None:
         self.network = network
         self.loaded: list[tuple[State, int]] = []

@@ -111,7 +111,7 @@ def test_more_rounds_end_in_the_bits_of_the_longer_run(tmp_path: Path, finished:
         fedmef.run(Experiment(**TINY, rounds=3), tmp_path / "run")
     else:
         with pytest.raises(Interrupted):
-            fedmef.run(Experiment(**TINY, rounds=3), tmp_path / "run", watchers=[interrupted_after(2)])
+            fedmef.run(Experiment(**TINY, rounds=3), tmp_path / "run", callbacks=[interrupted_after(2)])
     longer = fedmef.resume(tmp_path / "run", {"rounds": 4})
     assert [record.round for record in longer.rounds] == [0, 1, 2, 3]
     assert Run.open(longer.path).experiment.rounds == 4
@@ -128,7 +128,7 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path) -> None:
 def test_a_run_that_is_cut_short_is_scored_at_its_end(tmp_path: Path) -> None:
     settings = {**TINY, "adjust_until": 0, "evaluate_every": 2}
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings, rounds=10), tmp_path / "run", watchers=[interrupted_after(3)])
+        fedmef.run(Experiment(**settings, rounds=10), tmp_path / "run", callbacks=[interrupted_after(3)])
     cut = fedmef.resume(tmp_path / "run", {"rounds": 3})
     whole = fedmef.run(Experiment(**settings, rounds=3), tmp_path / "whole")
     assert digest(cut.path) == digest(whole.path)

@@ -172,6 +172,7 @@ def test_a_job_forgets_no_setting_that_it_has_a_field_for() -> None:
         "momentum": 0.5,
         "weight_decay": 0.25,
         "proximal": 0.125,
+        "loss": "mine:loss",
     }
     common = {field.name for field in fields(Job)} & Experiment.model_fields.keys()
     assert common == odd.keys()

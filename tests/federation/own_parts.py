@@ -1,15 +1,20 @@
-"""Methods and networks of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
+"""Parts of a user's own, named in experiments as `tests.federation.own_parts:NAME`."""
 
+import math
 import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmef.methods import Extras, Job, Method
 from fedmef.methods.fedmef import FedMef
+from fedmef.sparsity.arrays import Floats, Integers
 
 if TYPE_CHECKING:
     from fedmef.device.training import LocalTraining
@@ -133,3 +138,86 @@ def few_answers(classes: int, channels: int) -> nn.Module:
 
 def small_input(classes: int, channels: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(channels + 1, 4, 3), nn.Flatten(), nn.Linear(4, classes))
+
+
+def smooth_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, label_smoothing=0.2)
+
+
+def same_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels)
+
+
+def sharp_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Wants the logits of class 0 as large as can be."""
+    return -300 * logits[:, 0].mean()
+
+
+def noisy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Draws random numbers."""
+    return F.cross_entropy(logits + 0.5 * torch.randn_like(logits), labels)
+
+
+criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+no_function = 3
+
+
+def loss_of_each(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def infinite_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels) / 0
+
+
+def number_loss(logits: Tensor, labels: Tensor) -> float:
+    return F.cross_entropy(logits, labels).item()
+
+
+def detached_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels).detach()
+
+
+def unrelated_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return nn.Parameter(torch.ones(())).square()
+
+
+def raising_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, weight=torch.ones(3))
+
+
+def top5(logits: Floats, labels: Integers) -> float:
+    best = np.argsort(-logits, axis=1)[:, :5]
+    return float((best == labels[:, None]).any(1).mean())
+
+
+def accuracy(logits: Floats, labels: Integers) -> np.floating[Any]:
+    """NumPy's numbers are numbers."""
+    mean: np.floating[Any] = (logits.argmax(1) == labels).mean()
+    return mean
+
+
+def nan_metric(logits: Floats, labels: Integers) -> float:
+    return math.nan
+
+
+def many_metrics(logits: Floats, labels: Integers) -> Floats:
+    means: Floats = logits.mean(1)
+    return means
+
+
+def no_metric(logits: Floats, labels: Integers) -> None:
+    return None
+
+
+def text_metric(logits: Floats, labels: Integers) -> str:
+    return "0.5"
+
+
+def raising_metric(logits: Floats, labels: Integers) -> float:
+    raise KeyError("on purpose")
+
+
+def changing_metric(logits: Floats, labels: Integers) -> float:
+    logits -= logits.max()
+    return float(logits[0, 0])

@@ -1,4 +1,4 @@
-"""Experiments that run in seconds, and watchers that act in the middle of them. Imports no PyTorch."""
+"""Experiments that run in seconds, and callbacks that act in the middle of them. Imports no PyTorch."""
 
 import hashlib
 import os
@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Round
-from fedmef.runs.watchers import Watcher
 
 # On the digits.
 SMALL: dict[str, Any] = {
@@ -58,13 +58,13 @@ def workers() -> list[int]:
     return sorted(found)
 
 
-class AfterRounds(Watcher):
+class AfterRounds(Callback):
     """Does something after every round, with its record."""
 
     def __init__(self, act: Callable[[Round], object]) -> None:
         self._act = act
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object) -> None:
         self._act(record)
 
 

@@ -37,7 +37,7 @@ def inline_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def cut_run(path: Path, settings: dict[str, Any], rounds: int = 3) -> Path:
     """A run that was interrupted when so many rounds were done."""
     with pytest.raises(Interrupted, match="--resume"):
-        fedmef.run(Experiment(**settings), path, watchers=[interrupted_after(rounds)])
+        fedmef.run(Experiment(**settings), path, callbacks=[interrupted_after(rounds)])
     return path
 
 
@@ -133,7 +133,7 @@ def test_a_run_is_recorded_with_the_name_of_the_data_that_it_got(
         evaluate_run(whole)
 
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings), "cut", dataset=mine, watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**settings), "cut", dataset=mine, callbacks=[interrupted_after(1)])
     with pytest.raises(UserError, match=r"unknown dataset 'mine': .* give dataset=... to fedmef.resume"):
         fedmef.resume("cut")
     assert digest(fedmef.resume("cut", dataset=mine).path) == digest(whole.path)

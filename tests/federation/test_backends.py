@@ -64,7 +64,7 @@ def test_a_run_that_began_on_torch_stays_there(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as before:
         without_kernels(before)
         with pytest.raises(Interrupted):
-            fedmef.run(experiment, tmp_path / "cut", watchers=[interrupted_after(1)])
+            fedmef.run(experiment, tmp_path / "cut", callbacks=[interrupted_after(1)])
     resumed = fedmef.resume(tmp_path / "cut")
     assert executed(resumed) == {"torch"}
     assert digest(resumed.path) == digest(whole.path)
@@ -77,7 +77,7 @@ def test_a_run_that_began_on_native_is_not_resumed_without_it(
 ) -> None:
     experiment = Experiment(**{**TINY, "rounds": 3})
     with pytest.raises(Interrupted):
-        fedmef.run(experiment, tmp_path / "cut", watchers=[interrupted_after(1)])
+        fedmef.run(experiment, tmp_path / "cut", callbacks=[interrupted_after(1)])
     with monkeypatch.context() as elsewhere:
         without_kernels(elsewhere)
         with pytest.raises(UserError, match="backend = 'native': there are no kernels"):

@@ -51,7 +51,7 @@ def test_the_best_model_is_kept_through_a_resume(run: Run, tmp_path: Path) -> No
     score = evaluate(open_backend(best.network), best.state, open_dataset(run.experiment).test)
     assert score.accuracy == max(accuracies) == run.summary.best_test_accuracy
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**UNSTEADY), tmp_path / "cut", watchers=[interrupted_after(3)])
+        fedmef.run(Experiment(**UNSTEADY), tmp_path / "cut", callbacks=[interrupted_after(3)])
     fedmef.resume(tmp_path / "cut")
     assert (tmp_path / "cut" / "best.safetensors").read_bytes() == (
         run.path / "best.safetensors"

@@ -403,7 +403,7 @@ def test_what_devices_lost_costs_bytes_and_no_update(
 
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
     spoilt = fedmef.run(
-        Experiment(**{**settings, "engine": engine}), tmp_path / "spoilt", watchers=[AfterRounds(spoil)]
+        Experiment(**{**settings, "engine": engine}), tmp_path / "spoilt", callbacks=[AfterRounds(spoil)]
     )
     assert digest(spoilt.path) == digest(whole.path)
     assert all(record.lost == [] and record.attempts == 1 for record in spoilt.rounds)

@@ -36,6 +36,10 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sprung"
 
 
+def trapped(field: str) -> str:
+    return "mine=trap:anything" if field == "metrics" else "trap:anything"
+
+
 def name_code(run: Path, field: str, value: str) -> None:
     lines = (run / "config.toml").read_text().splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith(f"{field} =")]
@@ -51,20 +55,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "cut"
     with pytest.raises(KeyboardInterrupt):
-        fedmef.run(Experiment(**{**TINY, "rounds": 2}), path, watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**{**TINY, "rounds": 2}), path, callbacks=[interrupted_after(1)])
     return path
 
 
-@pytest.mark.parametrize("field", ["dataset", "model", "method"])
+@pytest.mark.parametrize("field", ["dataset", "model", "method", "loss", "metrics"])
 def test_reading_a_run_imports_nothing_that_it_names(
     tmp_path: Path, trap: Path, finished: Path, cut: Path, field: str, invoke: Invoke
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")
     shutil.copytree(cut, tmp_path / "cut")
-    name_code(tmp_path / "run", field, "trap:anything")
-    name_code(tmp_path / "cut", field, "trap:anything")
-    if field == "dataset":
-        message = r"config.toml names code that this would run: dataset = 'trap:anything'; .*--allow-code"
+    name_code(tmp_path / "run", field, trapped(field))
+    name_code(tmp_path / "cut", field, trapped(field))
+    if field in ("dataset", "metrics"):
+        message = rf"config.toml names code that this would run: {field} = '{trapped(field)}'; .*--allow-code"
         with pytest.raises(UserError, match=message):
             evaluate_run(fedmef.Run.open(tmp_path / "run"))
         check_mistake(invoke("evaluate", "run"), "--allow-code")
@@ -73,26 +77,26 @@ def test_reading_a_run_imports_nothing_that_it_names(
         assert invoke("evaluate", "run").code == 0
     fedmef.load(tmp_path / "run")
     if field != "model":
-        with pytest.raises(UserError, match=rf"names code that this would run: {field} = 'trap:anything'"):
+        with pytest.raises(UserError, match=rf"names code that this would run: {field} = '{trapped(field)}'"):
             fedmef.resume(tmp_path / "cut")
         check_mistake(invoke("run", "--resume", "cut"), "--allow-code")
     assert fedmef.Run.open(tmp_path / "run").how_to_resume.endswith("run --allow-code' continues it")
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("field", ["dataset", "model", "method"])
+@pytest.mark.parametrize("field", ["dataset", "model", "method", "loss", "metrics"])
 def test_a_report_imports_nothing_that_a_run_names(
     tmp_path: Path, trap: Path, field: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_process, "_once", lambda *_: process(40e6))  # measurements take long
     monkeypatch.setattr("fedmef.report.groups.measure_tensors", lambda *_: TensorCost(1, 1, 1, 1))
     monkeypatch.setattr("fedmef.report.writing.draw_all", lambda groups: [])
-    settings: dict[str, Any] = {field: "trap:anything", "width": None}
+    settings: dict[str, Any] = {field: trapped(field), "width": None}
     write_run(tmp_path / "run", small(**settings), [0.5])
     ended = invoke("report", "run")
     assert ended.code == 0, ended.errors
     assert not trap.exists()
-    if field != "dataset":
+    if field not in ("dataset", "metrics"):
         page = (tmp_path / "report" / "report.html").read_text()
         assert "a report runs no code that a run names" in page
 

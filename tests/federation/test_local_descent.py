@@ -100,7 +100,7 @@ def test_runs_give_the_same_bits_in_every_engine_and_resumed(
     settings = {**SETTINGS, **extra, "backend": backend}
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings), tmp_path / "cut", watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**settings), tmp_path / "cut", callbacks=[interrupted_after(1)])
     resumed = fedmef.resume(tmp_path / "cut", {"engine": "processes", "workers": 1})
     assert digest(resumed.path) == digest(whole.path)
     plain = fedmef.run(Experiment(**{**SETTINGS, "backend": backend}), tmp_path / "plain")

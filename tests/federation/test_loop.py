@@ -42,7 +42,9 @@ def test_accuracy_is_measured_when_it_is_due_and_at_the_end(tmp_path: Path) -> N
 def test_a_last_round_that_was_not_the_last_when_it_ran_is_scored_at_the_end(tmp_path: Path) -> None:
     settings = {**TINY, "evaluate_every": 100, "adjust_until": 0}
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**{**settings, "rounds": 3}), tmp_path / "cut", watchers=[interrupted_after(2)])
+        fedmef.run(
+            Experiment(**{**settings, "rounds": 3}), tmp_path / "cut", callbacks=[interrupted_after(2)]
+        )
     shorter = fedmef.resume(tmp_path / "cut", {"rounds": 2})
     whole = fedmef.run(Experiment(**{**settings, "rounds": 2}), tmp_path / "whole")
     assert [record.test_accuracy for record in shorter.rounds] == [None, None]
@@ -59,7 +61,7 @@ def test_diverging_training_is_a_clear_failure(tmp_path: Path) -> None:
 
 def test_a_run_in_the_middle_of_a_round_says_which_and_how_to_resume(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match=r"stopped in round 2 of 3; 'fedmef run --resume .*' continues it"):
-        fedmef.run(Experiment(**{**TINY, "rounds": 3}), tmp_path / "run", watchers=[interrupted_after(2)])
+        fedmef.run(Experiment(**{**TINY, "rounds": 3}), tmp_path / "run", callbacks=[interrupted_after(2)])
 
 
 def test_a_summary_names_the_versions_that_decide_a_runs_bits(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_a_summary_names_the_versions_that_decide_a_runs_bits(tmp_path: Path) ->
 
 def test_what_devices_held_goes_with_the_end_of_the_run(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**{**TINY, "rounds": 3}), tmp_path / "run", watchers=[interrupted_after(2)])
+        fedmef.run(Experiment(**{**TINY, "rounds": 3}), tmp_path / "run", callbacks=[interrupted_after(2)])
     held = {file.suffix for file in (tmp_path / "run" / "held").iterdir()}
     assert held == {".json", ".safetensors"}
     fedmef.resume(tmp_path / "run")

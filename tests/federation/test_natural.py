@@ -48,7 +48,7 @@ def test_every_engine_and_a_resumed_run_give_the_same_bits(data: Dataset, tmp_pa
         if other.summary.backend == whole.summary.backend:
             assert digest(other.path) == digest(whole.path)
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**NATURAL), tmp_path / "cut", dataset=data, watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**NATURAL), tmp_path / "cut", dataset=data, callbacks=[interrupted_after(1)])
     assert digest(fedmef.resume(tmp_path / "cut", dataset=data).path) == digest(whole.path)
 
 

@@ -33,7 +33,7 @@ def test_a_live_run_is_not_run_again_nor_resumed_nor_overwritten(tmp_path: Path)
                 attempt()
             refused.append(error)
 
-    run = fedmef.run(experiment, path, watchers=[AfterRounds(interfere)])
+    run = fedmef.run(experiment, path, callbacks=[AfterRounds(interfere)])
     assert len(refused) == 8
     assert digest(run.path) == digest(whole.path)
     assert [record.round for record in run.rounds] == [0, 1]
@@ -49,19 +49,19 @@ def test_two_that_begin_at_once_do_not_mix(tmp_path: Path) -> None:
             with pytest.raises(UserError, match="is being written"):
                 fedmef.run(experiment, path, overwrite=True)
 
-    assert fedmef.run(experiment, path, watchers=[Second(lambda record: None)]).finished
+    assert fedmef.run(experiment, path, callbacks=[Second(lambda record: None)]).finished
 
 
 def test_a_resumed_run_is_locked_too(tmp_path: Path) -> None:
     path, experiment = tmp_path / "run", Experiment(**{**TINY, "rounds": 2})
     with pytest.raises(KeyboardInterrupt):
-        fedmef.run(experiment, path, watchers=[interrupted_after(1)])
+        fedmef.run(experiment, path, callbacks=[interrupted_after(1)])
 
     def interfere(record: Round) -> None:
         with pytest.raises(UserError, match="is being written"):
             fedmef.resume(path)
 
-    assert fedmef.resume(path, watchers=[AfterRounds(interfere)]).finished
+    assert fedmef.resume(path, callbacks=[AfterRounds(interfere)]).finished
     assert fedmef.resume(path).finished  # nothing is left to write, so nobody has to wait
 
 
@@ -80,7 +80,7 @@ def test_a_run_whose_directory_is_removed_stops_and_makes_no_other(
             (path / "mine").touch()
 
     with pytest.raises(FedmefError, match="was removed or replaced in the middle of the run"):
-        fedmef.run(experiment, path, watchers=[AfterRounds(remove)])
+        fedmef.run(experiment, path, callbacks=[AfterRounds(remove)])
     if replaced:  # the store of the devices may be there: the parent is
         assert not any((path / name).exists() for name in ("metrics.jsonl", "config.toml", "summary.json"))
     else:

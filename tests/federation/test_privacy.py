@@ -163,7 +163,7 @@ def test_a_private_run_says_what_it_cost_and_resumes(tmp_path: Path) -> None:
     assert epsilons == [spent_epsilon(run.experiment, rounds) for rounds in (1, 2, 3)]
     assert run.summary.epsilon == epsilons[-1]
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings, rounds=3), tmp_path / "cut", watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**settings, rounds=3), tmp_path / "cut", callbacks=[interrupted_after(1)])
     assert digest(fedmef.resume(tmp_path / "cut").path) == digest(run.path)
 
 

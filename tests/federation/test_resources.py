@@ -45,7 +45,7 @@ def test_memory_of_server_and_workers_is_flat_over_300_rounds(tmp_path: Path) ->
             seen[record.round] = [resident(process) for process in (os.getpid(), *workers())]
 
     experiment = Experiment(**TINY, rounds=300, evaluate_every=10, engine="processes", workers=2)
-    fedmef.run(experiment, tmp_path / "run", watchers=[AfterRounds(watch)])
+    fedmef.run(experiment, tmp_path / "run", callbacks=[AfterRounds(watch)])
     assert len(seen[20]) == 3
     for early, late in zip(seen[20], seen[299], strict=True):
         assert late < 1.03 * early, seen
@@ -69,7 +69,7 @@ def test_file_handles_processes_and_scratch_files_go_on_every_way_out(
     fedmef.run(experiment, tmp_path / "first")  # what Python itself opens once
     before = handles()
     with pytest.raises(FedmefError, match="on purpose"):
-        fedmef.run(experiment, tmp_path / "second", watchers=[AfterRounds(fail)])
+        fedmef.run(experiment, tmp_path / "second", callbacks=[AfterRounds(fail)])
     assert handles() == before
     assert workers() == []
     assert list((tmp_path / "scratch").glob("fedmef-*")) == []
@@ -104,7 +104,7 @@ def test_a_full_disk_stops_the_run_which_resumes_when_there_is_room(tmp_path: Pa
         fedmef.run(
             Experiment(**TINY, rounds=5, engine="inline"),
             small_disk / "run",
-            watchers=[AfterRounds(fill_the_disk)],
+            callbacks=[AfterRounds(fill_the_disk)],
         )
     assert failure.value.exit_code == 1
     filler.unlink()

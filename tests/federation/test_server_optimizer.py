@@ -90,7 +90,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path, kind: str, method: str)
     settings = {**SETTINGS, "server_optimizer": kind, "method": method}
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings), tmp_path / "cut", watchers=[interrupted_after(2)])
+        fedmef.run(Experiment(**settings), tmp_path / "cut", callbacks=[interrupted_after(2)])
     resumed = fedmef.resume(tmp_path / "cut")
     assert digest(resumed.path) == digest(whole.path)
     assert steady(resumed) == steady(whole)
@@ -105,7 +105,7 @@ def test_every_engine_gives_the_same_bits(tmp_path: Path, engine: str) -> None:
     settings = {**SETTINGS, "server_optimizer": "adam"}
     whole = fedmef.run(Experiment(**settings), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        fedmef.run(Experiment(**settings), tmp_path / "cut", watchers=[interrupted_after(2)])
+        fedmef.run(Experiment(**settings), tmp_path / "cut", callbacks=[interrupted_after(2)])
     resumed = fedmef.resume(tmp_path / "cut", {"engine": engine, "workers": 1})
     assert digest(resumed.path) == digest(whole.path)
 

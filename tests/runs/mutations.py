@@ -84,7 +84,7 @@ def main(folder: Path, first: int, count: int, draw: bool) -> None:
     (folder / f"{TRAP}.py").write_text(f"from pathlib import Path\nPath({str(folder / SPRUNG)!r}).touch()\n")
     fedmef.run(Experiment(**{**TINY, "rounds": 2}), folder / "finished")
     with suppress(KeyboardInterrupt):
-        fedmef.run(Experiment(**{**TINY, "rounds": 2}), folder / "cut", watchers=[interrupted_after(1)])
+        fedmef.run(Experiment(**{**TINY, "rounds": 2}), folder / "cut", callbacks=[interrupted_after(1)])
     shutil.copytree(
         folder / "cut", folder / "begun", ignore=shutil.ignore_patterns("check*", "m*", "d*", "h*")
     )

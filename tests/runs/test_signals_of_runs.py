@@ -41,7 +41,7 @@ def asking_after(number: int) -> AfterRounds:
 
 def test_the_round_in_hand_is_finished_and_the_run_says_how_to_resume(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="stopped after 1 of 3 rounds; 'fedmef run --resume") as stopped:
-        fedmef.run(Experiment(**TINY), tmp_path / "run", watchers=[asking_after(1)])
+        fedmef.run(Experiment(**TINY), tmp_path / "run", callbacks=[asking_after(1)])
     assert stopped.value.signal_number == signal.SIGTERM
     assert len(Run.open(tmp_path / "run").finished_rounds()) == 1
     resumed = fedmef.resume(tmp_path / "run")
@@ -52,7 +52,7 @@ def test_the_round_in_hand_is_finished_and_the_run_says_how_to_resume(tmp_path: 
 def test_a_comparison_stops_between_two_runs_too(tmp_path: Path) -> None:
     comparison = Comparison(Experiment(**TINY), ("fedavg", "fedmef"), (0,), (0.9,))
     with pytest.raises(Interrupted, match="with 1 of 2 runs finished; the same command continues it"):
-        run_comparison(comparison, tmp_path, watchers=[asking_after(3)])
+        run_comparison(comparison, tmp_path, callbacks=[asking_after(3)])
     assert Run.open(tmp_path / "fedavg-seed0").finished
     assert not (tmp_path / "fedmef-sparsity0.9-seed0").exists()
 

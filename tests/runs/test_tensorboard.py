@@ -37,12 +37,12 @@ def test_a_resumed_run_has_every_round_once(tmp_path: Path) -> None:
     metrics = run.path / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     before_the_crash, after_it = EventFiles(), EventFiles()
-    for watcher, numbers in ((before_the_crash, (0, 1)), (after_it, (1, 2))):
-        watcher.run_begins(run)
+    for callback, numbers in ((before_the_crash, (0, 1)), (after_it, (1, 2))):
+        callback.run_begins(run)
         for number in numbers:
             metrics.write_text("".join(lines[: number + 1]))
-            watcher.round_done(records[number])
-        watcher.close()
+            callback.round_done(records[number])
+        callback.close()
     assert events_in(run.path)["test_accuracy"] == [(0, 0.25), (1, 0.5), (2, 0.75)]
 
 
@@ -72,9 +72,9 @@ def test_overwriting_a_run_removes_its_event_files(tmp_path: Path) -> None:
 def test_a_run_is_written_while_it_runs_and_resumes_without_a_gap(tmp_path: Path) -> None:
     experiment = Experiment(**{**TINY, "rounds": 3})
     with pytest.raises(Interrupted):
-        fedmef.run(experiment, tmp_path / "run", watchers=[EventFiles(), interrupted_after(2)])
+        fedmef.run(experiment, tmp_path / "run", callbacks=[EventFiles(), interrupted_after(2)])
     assert [step for step, _ in events_in(tmp_path / "run")["train_loss"]] == [0, 1]
-    run = fedmef.resume(tmp_path / "run", watchers=[EventFiles()])
+    run = fedmef.resume(tmp_path / "run", callbacks=[EventFiles()])
     written = events_in(run.path)
     assert written.keys() == {name for record in run.rounds for name in record.scalars()}
     for name, points in written.items():

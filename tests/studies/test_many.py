@@ -13,10 +13,10 @@ from fedmef.federation import api, preparation
 from fedmef.federation.simulated.fleet import partition
 from fedmef.methods import Extras, Job, Method, Recipe, Update
 from fedmef.methods.base import Rules
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import Run
 from fedmef.runs.lock import locked
 from fedmef.runs.records import Round
-from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.model import Model
 from fedmef.studies.many import (
     Comparison,
@@ -63,14 +63,14 @@ class OwnDense(Method):
     recipe = Recipe(weights="dense", norm="nsconv")
 
 
-class Listening(Watcher):
+class Listening(Callback):
     def __init__(self) -> None:
         self.heard: list[str | int] = []
 
     def run_begins(self, run: Run) -> None:
         self.heard.append(run.path.name)
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object) -> None:
         self.heard.append(record.round)
 
 
@@ -141,7 +141,7 @@ def test_a_finished_comparison_is_reused_and_not_trained_again(
         TINY.model_copy(update={"engine": "processes"}), two.methods, two.seeds, two.sparsities
     )
     listening = Listening()
-    again = run_comparison(moved, tmp_path, watchers=[listening])
+    again = run_comparison(moved, tmp_path, callbacks=[listening])
     assert [run.summary for run in again] == [run.summary for run in first]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == written
     assert listening.heard == []
@@ -150,17 +150,17 @@ def test_a_finished_comparison_is_reused_and_not_trained_again(
 def test_an_interrupted_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
     whole = run_comparison(comparison(), tmp_path / "whole")[0]
 
-    class Stop(Watcher):
-        def round_done(self, record: Round) -> None:
+    class Stop(Callback):
+        def round_done(self, record: Round, model: object) -> None:
             raise KeyboardInterrupt
 
     path = tmp_path / "halves" / "fedmef-sparsity0.9-seed0"
     with pytest.raises(Interrupted):
-        api.run(comparison().experiments()[0], path, watchers=[Stop()])
+        api.run(comparison().experiments()[0], path, callbacks=[Stop()])
     (planned,) = plan_runs(comparison().named_experiments(), path.parent)
     assert (planned.finished, planned.rounds_before) == (False, 1)
     listening = Listening()
-    resumed = run_comparison(comparison(), tmp_path / "halves", watchers=[listening])[0]
+    resumed = run_comparison(comparison(), tmp_path / "halves", callbacks=[listening])[0]
     assert listening.heard == [path.name, 1]
     model = "model.safetensors"
     assert (resumed.path / model).read_bytes() == (whole.path / model).read_bytes()
@@ -197,7 +197,7 @@ def test_another_experiment_in_the_directory_is_refused_before_anything_runs(tmp
 def test_overwriting_repeats_finished_runs(tmp_path: Path) -> None:
     run_comparison(comparison(), tmp_path)
     listening = Listening()
-    run_comparison(comparison(), tmp_path, overwrite=True, watchers=[listening])
+    run_comparison(comparison(), tmp_path, overwrite=True, callbacks=[listening])
     assert listening.heard == ["fedmef-sparsity0.9-seed0", 0, 1]
 
 

@@ -57,7 +57,7 @@ def test_a_job_can_be_read_without_the_rest_of_the_message() -> None:
 def test_a_field_of_a_later_version_travels_only_when_it_is_used() -> None:
     plain = Job(method="fedmef", round=0, seed=0, learning_rate=0.1, initial_rate=0.1)
     assert not LATER_FIELDS & job_table(plain).keys()
-    used = replace(plain, momentum=0.5, weight_decay=0.25, proximal=0.125)
+    used = replace(plain, momentum=0.5, weight_decay=0.25, proximal=0.125, loss="mine:loss")
     assert job_table(used).keys() - job_table(plain).keys() == set(LATER_FIELDS)
     assert [job_of(job_table(job)) for job in (plain, used)] == [plain, used]
 

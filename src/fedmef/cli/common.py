@@ -16,9 +16,9 @@ from fedmef.costs.units import counted
 from fedmef.errors import FedmefError, Interrupted, UserError, printable
 from fedmef.experiment.faults import read_fault_plan
 from fedmef.experiment.settings import make_experiment
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import Run
 from fedmef.runs.signals import ignore_signals
-from fedmef.runs.watchers import Watcher
 from fedmef.studies.many import Failure, PlannedRun, carry_out
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -61,13 +61,13 @@ def say(line: str, *, error: bool = False) -> None:
     typer.echo(printable(line), err=error)
 
 
-def carry_out_shown(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
+def carry_out_shown(plan: Sequence[PlannedRun], callbacks: Sequence[Callback] = ()) -> list[Run | Failure]:
     """Carry out runs under one progress display."""
     pending = [run for run in plan if not run.finished]
     rounds = {run.path.name: (run.rounds_before, run.experiment.rounds) for run in pending}
     with ManyRunsProgress(rounds, Console(stderr=True)) as progress:
         try:
-            return carry_out(plan, [progress, *watchers])
+            return carry_out(plan, [progress, *callbacks])
         except Interrupted as error:
             ignore_signals()  # another one would take the place of the message
             raise StoppedError(error) from None
@@ -150,6 +150,11 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
         say(f"{name:{width}}  {value}")
+
+
+def shown_metrics(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """The user's own, as text."""
+    return {name: "not finite" if value is None else f"{value:.4g}" for name, value in metrics.items()}
 
 
 def wide_console() -> Console:

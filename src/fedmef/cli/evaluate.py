@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedmef.cli.common import AllowCode, AsJson, say
+from fedmef.cli.common import AllowCode, AsJson, say, shown_metrics
 from fedmef.cli.plain_help import command_app
 from fedmef.federation.api import evaluate_run
 from fedmef.runs.directory import Run
@@ -29,9 +29,11 @@ def evaluate(
     opened.experiment = opened.experiment.model_copy(update=machine)
     score = evaluate_run(opened, allow_code=allow_code)
     if as_json:
-        typer.echo(json.dumps({"test_accuracy": score.accuracy, "test_loss": score.loss}))
+        scores = {"test_accuracy": score.accuracy, "test_loss": score.loss, "metrics": score.metrics}
+        typer.echo(json.dumps(scores))
     else:
-        say(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}")
+        own = "".join(f", {name} {text}" for name, text in shown_metrics(score.metrics).items())
+        say(f"{directory}: test accuracy {score.accuracy:.2%}, loss {score.loss:.4f}{own}")
 
 
 app = command_app(evaluate)

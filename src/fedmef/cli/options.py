@@ -24,9 +24,11 @@ PANELS = {
     "synthetic_size": "The synthetic data set",
 }
 
-METAVARS = {"device_memory": "SIZE"} | dict.fromkeys(
+METAVARS = {"device_memory": "SIZE", "metrics": "NAME=MODULE:FUNCTION"} | dict.fromkeys(
     ("skip", "keep_dense", "first_layers", "last_layers"), "NAMES"
 )
+
+FLAGS = {"metrics": "--metric"}  # given once for each
 
 
 def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -44,7 +46,7 @@ def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]
     @wraps(command)
     def wrapped(**arguments: Any) -> None:
         overrides = {name: arguments.pop(name) for name in Experiment.model_fields}
-        given = {name: value for name, value in overrides.items() if value is not None}
+        given = {name: value for name, value in overrides.items() if value not in (None, [])}
         command(overrides=given, **arguments)
 
     wrapped.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
@@ -54,7 +56,7 @@ def with_experiment_options(command: Callable[..., None]) -> Callable[..., None]
 
 def _option(name: str, field: Any, panel: str) -> inspect.Parameter:
     default, about = field.default, field.description
-    flag = f"--{name.replace('_', '-')}"
+    flag = FLAGS.get(name) or f"--{name.replace('_', '-')}"
     information = typer.Option(
         f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag,
         help=about if default in (None, "", ()) else f"{about.removesuffix('.')} (default {default}).",
@@ -62,7 +64,7 @@ def _option(name: str, field: Any, panel: str) -> inspect.Parameter:
         show_default=False,
         metavar=None if isinstance(default, bool) else METAVARS.get(name) or _metavar(field.annotation),
     )
-    kind = bool if isinstance(default, bool) else str
+    kind = bool if isinstance(default, bool) else list[str] if name in FLAGS else str
     annotation = Annotated[kind | None, information]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

@@ -21,14 +21,14 @@ from rich.text import Text
 
 from fedmef.costs.units import counted, human_bytes
 from fedmef.errors import printable
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Round
-from fedmef.runs.watchers import Watcher
 
 LINE_EVERY = 30  # seconds, where there is no terminal
 
 
-class RunProgress(Watcher):
+class RunProgress(Callback):
     """A bar of rounds and a line of what the last one gave, from the run's beginning to the block's end."""
 
     def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
@@ -59,7 +59,7 @@ class RunProgress(Watcher):
         before, experiment = run.finished_rounds(), run.experiment
         self._show_run(f"{experiment.method} on {experiment.dataset}", experiment.rounds, before)
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         self._accuracy = record.test_accuracy if record.test_accuracy is not None else self._accuracy
         self._down += record.bytes_down
         self._up += record.bytes_up
@@ -137,7 +137,7 @@ class ManyRunsProgress(RunProgress):
         self._rounds_before = earlier - len(before)
         self._show_run(run.path.name, run.experiment.rounds, before)
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         super().round_done(record)
         self._bar.update(self._all, completed=self._rounds_before + record.number)
 

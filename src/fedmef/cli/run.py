@@ -16,6 +16,7 @@ from fedmef.cli.common import (
     StoppedError,
     Tensorboard,
     print_facts,
+    shown_metrics,
     with_fault_plan,
 )
 from fedmef.cli.options import with_experiment_options
@@ -25,11 +26,11 @@ from fedmef.costs.units import human_bytes
 from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import make_experiment
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Summary
 from fedmef.runs.signals import ignore_signals
 from fedmef.runs.tensorboard import EventFiles, check_tensorboard
-from fedmef.runs.watchers import Watcher
 
 
 @with_experiment_options
@@ -57,7 +58,7 @@ def run(
     overrides = with_fault_plan(overrides, fault_plan)
     events = EventFiles()
     with closing(events), RunProgress(Console(stderr=True)) as progress:
-        watchers: list[Watcher] = [progress, events] if tensorboard else [progress]
+        callbacks: list[Callback] = [progress, events] if tensorboard else [progress]
         try:
             if resume is not None:
                 if out or overwrite:
@@ -65,14 +66,14 @@ def run(
                 changes = read_experiment(config, overrides).settings() if config else overrides
                 was_finished = Run.open(resume).finished
                 finished = fedmef.resume(
-                    resume, changes, watchers=watchers, allow_code=allow_code, tell=progress.tell
+                    resume, changes, callbacks=callbacks, allow_code=allow_code, tell=progress.tell
                 )
                 if was_finished and tensorboard:
                     events.write_finished(finished)
             else:
                 experiment = read_experiment(config, overrides) if config else make_experiment(overrides)
                 finished = fedmef.run(
-                    experiment, out, overwrite=overwrite, watchers=watchers, tell=progress.tell
+                    experiment, out, overwrite=overwrite, callbacks=callbacks, tell=progress.tell
                 )
         except KeyboardInterrupt as error:
             ignore_signals()  # another one would take the place of the message
@@ -106,6 +107,7 @@ def _print_run(finished: Run, as_json: bool) -> None:
     active, dense = summary.parameters, summary.parameters_if_dense
     facts = {
         "test accuracy": f"{summary.test_accuracy:.2%}",
+        **{f"metric {name}": text for name, text in shown_metrics(summary.metrics).items()},
         **_accuracies(summary, finished.class_names),
         "parameters": f"{active:,} of {dense:,} ({active / dense:.1%})",
         "rounds": f"{summary.rounds}, {summary.adjustments} with an adjustment",

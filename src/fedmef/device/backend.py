@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedmef.device.choice import (
     KERNELS,
     METHOD_NEEDS_TORCH,
+    OWN_LOSS,
     BackendName,
     choose_backend,
     choose_for,
@@ -26,6 +27,7 @@ from fedmef.sparsity.arrays import Array, Floats
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import Network
+from fedmef.wire.job import CROSS_ENTROPY
 
 if TYPE_CHECKING:
     from fedmef.experiment.settings import Experiment
@@ -42,7 +44,7 @@ class Step:
     """What a training step gave.
 
     Attributes:
-        loss: mean cross-entropy of the batch, before the step.
+        loss: mean loss of the batch, before the step.
         pulled_norm: `||θ_low||₂` of the pulled weights, after the step.
     """
 
@@ -69,9 +71,14 @@ PLAIN = Descent()
 
 
 class Backend(Protocol):
-    """A network that can be trained and asked. `images` are uint8 [n, C, H, W], `labels` int64 [n]."""
+    """A network that can be trained and asked. `images` are uint8 [n, C, H, W], `labels` int64 [n].
+
+    Attributes:
+        loss: the name of what it minimises.
+    """
 
     network: Network
+    loss: str
 
     def load(self, state: Mapping[str, Array], seed: int = 0) -> None:
         """Take over a state; `seed` is for layers that draw random numbers, such as dropout."""
@@ -84,7 +91,7 @@ class Backend(Protocol):
     def step(
         self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
     ) -> Step:
-        """One step of SGD on the mean cross-entropy."""
+        """One step of SGD on the mean loss."""
         ...
 
     def growth(self, images: Array, labels: Array, counts: Mapping[str, int]) -> dict[str, GrowthScores]:
@@ -107,6 +114,7 @@ def open_backend(
     accelerator: str = "cpu",
     module: Any = None,
     needs_torch: bool = False,
+    loss: str = CROSS_ENTROPY,
 ) -> Backend:
     """A backend for a network.
 
@@ -116,14 +124,15 @@ def open_backend(
         accelerator: where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.
         module: the network's own PyTorch code, which opaque operations need.
         needs_torch: the method needs PyTorch.
+        loss: what its steps minimise; any but cross-entropy needs PyTorch.
     """
-    why = METHOD_NEEDS_TORCH if needs_torch else ""
+    why = METHOD_NEEDS_TORCH if needs_torch else OWN_LOSS if loss != CROSS_ENTROPY else ""
     choice = choose_backend(network, name, accelerator=accelerator, needs_torch=why)
     opened: Backend
     if choice.name == "native":
         opened = import_backend("native")(network, threads=native_threads())
     else:
-        opened = import_backend("torch")(network, accelerator=accelerator, module=module)
+        opened = import_backend("torch")(network, accelerator=accelerator, module=module, loss=loss)
     return opened
 
 
@@ -141,7 +150,9 @@ def backend_for(experiment: "Experiment", network: Network) -> Backend:
     """What executes a network of an experiment in a simulation."""
     chosen = choose_for(experiment, network).name
     module = own_module(experiment, network) if network.opaque is not None else None
-    return open_backend(network, chosen, accelerator=experiment.accelerator, module=module)
+    return open_backend(
+        network, chosen, accelerator=experiment.accelerator, module=module, loss=experiment.loss
+    )
 
 
 def describe_backend(backend: Backend) -> str:

@@ -10,6 +10,7 @@ from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.methods import known_method, weight_sparsity
 from fedmef.sparsity.network import Network
+from fedmef.wire.job import CROSS_ENTROPY
 
 if TYPE_CHECKING:
     from fedmef.experiment.settings import Experiment
@@ -21,6 +22,7 @@ THREADS = "FEDMEF_THREADS"  # an environment variable: threads of the native bac
 MOST_THREADS = 1024
 METHOD_NEEDS_TORCH = "the method needs torch"
 NOT_BOTH = "momentum together with proximal needs torch"
+OWN_LOSS = "a loss of your own needs torch"
 HOW_TO_BUILD = "install a C++20 compiler, such as g++ 12, and fedmef again (in a clone: make native)"
 
 
@@ -103,6 +105,8 @@ def _why_torch(experiment: "Experiment") -> str:
     known = known_method(experiment.method)
     if known is not None and known.needs_torch:
         return METHOD_NEEDS_TORCH
+    if experiment.loss != CROSS_ENTROPY:
+        return OWN_LOSS
     return NOT_BOTH if experiment.proximal and experiment.momentum else ""
 
 

@@ -52,6 +52,8 @@ class Device:
         samples = self.samples(network) if callable(self.samples) else self.samples
         self._check(samples, network, job)
         backend = self.open_backend(network)
+        if backend.loss != job.loss:
+            raise MessageError(f"device {self.number} minimises {backend.loss}, and not loss = '{job.loss}'")
         backend.load(model.state, derive_seed(job.seed, "device", job.round, self.number))
         del model
         local = LocalTraining(self.number, backend, samples, job)

@@ -25,6 +25,7 @@ from fedmef.sparsity.masks import unpack_bits
 from fedmef.sparsity.model import State, check_state
 from fedmef.sparsity.network import Network
 from fedmef.sparsity.operations import BatchNorm, Layer
+from fedmef.wire.job import CROSS_ENTROPY
 
 INSTRUCTIONS = "FEDMEF_INSTRUCTIONS"  # an environment variable: the instruction set, instead of the fastest
 MOST_PREDICTED = 64  # images at once: more take more memory, and little time less
@@ -49,6 +50,7 @@ class NativeBackend:
         inspect: bool = False,
     ) -> None:
         self.network = network
+        self.loss = CROSS_ENTROPY
         self._inspect = inspect
         self._runtime = open_runtime(network, threads, _instructions(instructions))
         self._programs: dict[tuple[Mode, int, frozenset[str]], tuple[Plan, _kernels.Program]] = {}

@@ -80,7 +80,7 @@ class LocalTraining:
         *,
         schedule: Callable[[int, Step | None], tuple[float, Pull | None]] | None = None,
     ) -> None:
-        """Minimise cross-entropy. A further call continues with the data where this one stops.
+        """Minimise the loss. A further call continues with the data where this one stops.
 
         Args:
             epochs: may end in the middle of one.

@@ -1,6 +1,7 @@
 """An experiment: every setting, typed and validated."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +11,13 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from fedmef.errors import UserError, unknown_name
 from fedmef.experiment.faults import Faults
 from fedmef.wire.floats import WireType
-from fedmef.wire.job import MOST_EPOCHS, Job, LeftOver
+from fedmef.wire.job import CROSS_ENTROPY, MOST_EPOCHS, Job, LeftOver
 from fedmef.wire.schemes import Rule
 
 Aggregation = Literal["mean", "median", "trimmed_mean"]
+MOST_METRICS = 20
+# name=module:function
+METRIC = re.compile(r"[A-Za-z_][\w.-]{0,39}=[^\s,=:]{1,200}:[^\s,=:]{1,200}", re.ASCII)
 LARGEST_SYNTHETIC = 2**30  # bytes of made-up images
 LONGEST_SHOWN = LONGEST_NAME = 200
 
@@ -87,6 +91,11 @@ class Experiment(BaseModel):
     )
     proximal: float = Field(
         default=0.0, ge=0, le=1e30, description="FedProx's mu: local weights are drawn to the global ones."
+    )
+    loss: str = Field(
+        max_length=LONGEST_NAME,
+        default=CROSS_ENTROPY,
+        description="What devices minimise; your own, on torch: module:function of (logits, labels).",
     )
     left_over: LeftOver = Field(
         default="even",
@@ -221,6 +230,10 @@ class Experiment(BaseModel):
     evaluate_every: int = Field(
         default=1, ge=1, description="Rounds between two evaluations on the test data."
     )
+    metrics: tuple[str, ...] = Field(
+        default=(),
+        description="A metric of your own on the test data, name=module:function of (logits, labels).",
+    )
     keep_best: bool = Field(
         default=False, description="Keep the model of the highest test accuracy too (best.safetensors)."
     )
@@ -268,6 +281,27 @@ class Experiment(BaseModel):
         if not isinstance(names, str):
             return names
         return tuple(name.strip() for name in names.split(",") if name.strip())
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _metrics_may_be_a_table(cls, metrics: Any) -> Any:
+        if isinstance(metrics, Mapping):
+            return tuple(f"{name}={path}" for name, path in metrics.items())
+        return metrics.split(",") if isinstance(metrics, str) else metrics
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics_have_names(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        for metric in metrics:
+            if not METRIC.fullmatch(metric):
+                raise ValueError(
+                    f"must be name=module:function, such as top5=mine:top5, not '{metric[:100]}'"
+                )
+        if len({metric.partition("=")[0] for metric in metrics}) < len(metrics):
+            raise ValueError("a name is there twice; give each metric its own")
+        if len(metrics) > MOST_METRICS:
+            raise ValueError(f"at most {MOST_METRICS}")
+        return metrics
 
     @field_validator("noise_multiplier")
     @classmethod
@@ -351,6 +385,7 @@ class Experiment(BaseModel):
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             proximal=self.proximal,
+            loss=self.loss,
         )
 
     def _rate_share(self, round_number: int) -> float:

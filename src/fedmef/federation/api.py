@@ -9,17 +9,18 @@ from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
 from fedmef.data.load import names_folder
-from fedmef.device.backend import backend_for, own_module
+from fedmef.device.backend import backend_for
 from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
-from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
 from fedmef.federation.arguments import Part, as_dataset, experiment_of
 from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
 from fedmef.federation.evaluation import Score, evaluate, moderate_batch
 from fedmef.federation.loop import federate
+from fedmef.federation.module import as_module
+from fedmef.federation.own_metrics import find_metrics
 from fedmef.federation.preparation import (
     Prepared,
     check_method_and_machine,
@@ -29,13 +30,14 @@ from fedmef.federation.preparation import (
     prepare,
 )
 from fedmef.federation.simulated.fleet import Fleet, following_users
-from fedmef.runs.directory import Run
+from fedmef.runs.callbacks import AnyCallback, Callback, as_callbacks
+from fedmef.runs.directory import CODE_FIELDS, Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
 from fedmef.runs.signals import stop_on_signals
-from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.network import Network
+from fedmef.wire.job import CROSS_ENTROPY
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,9 +56,11 @@ def run(
     *,
     model: Part | None = None,
     method: Part | None = None,
+    loss: Part | None = None,
+    metrics: Mapping[str, Part] | None = None,
     dataset: Dataset | Part | None = None,
     overwrite: bool = False,
-    watchers: Sequence[Watcher] = (),
+    callbacks: Sequence[AnyCallback] = (),
     start: EngineStarter = start_engine,
     elsewhere: bool = False,
     tell: Tell = silent,
@@ -69,17 +73,22 @@ def run(
         out: the run's directory; by default a new one under `runs/`.
         model: a function or class that builds the network, called with `classes` and `channels`; or its name.
         method: a subclass of `fedmef.methods.Method`, or its name.
+        loss: a function of logits [n, classes] and labels [n] that gives their mean loss; or its name.
+        metrics: functions of logits [n, classes] and labels [n] of the test data, NumPy arrays, that give one
+            number; or their names.
         dataset: the data, a function that gives them, or a name; by default what the experiment names. The
             run is recorded with the name of what it got.
         overwrite: replace a run that is there already.
-        watchers: told of every round.
+        callbacks: functions of (record, model), called after every round, and objects of subclasses of
+            `fedmef.Callback`; each may end the run (`fedmef.StopRun`).
         start: gives the engine that carries the messages; by default the one that the experiment asks for.
         elsewhere: devices have data of their own; of `dataset`, only `test` is used, and its statistics.
         tell: told what is being waited for before the first round.
         settings: fields of the experiment; they come before those that it has.
     """
-    opened = as_dataset(dataset)
-    parts = {"model": model, "method": method, "dataset": None if opened is not None else dataset}
+    told, opened = as_callbacks(callbacks), as_dataset(dataset)
+    named = None if opened is not None else dataset
+    parts = {"model": model, "method": method, "loss": loss, "metrics": metrics, "dataset": named}
     experiment = _naming(experiment_of(experiment, settings, parts), opened)
     path = Path(out) if out is not None else new_directory(experiment)
     check_names(experiment)
@@ -106,7 +115,7 @@ def run(
             lock=lock,
             class_names=data.class_names,
         )
-        return federate(directory, prepared, engine, watchers, stop, shares=fleet.shares)
+        return federate(directory, prepared, engine, told, stop, shares=fleet.shares)
 
 
 def resume(
@@ -114,7 +123,7 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     *,
     dataset: Dataset | None = None,
-    watchers: Sequence[Watcher] = (),
+    callbacks: Sequence[AnyCallback] = (),
     start: EngineStarter = start_engine,
     elsewhere: bool = False,
     allow_code: bool = False,
@@ -125,29 +134,29 @@ def resume(
     `changes` may name another number of rounds, engine, accelerator, number of workers or data folder, but
     not another experiment. The backend stays the one that the run began with. More rounds follow a finished
     run too; its adjustments stay those of its first rounds. A finished run that is given no more rounds is
-    returned as it is.
+    returned as it is, unless a callback stopped it.
 
     A directory may be anybody's: code that it names (`module:name`) is run only if `allow_code` says so, or
     `changes` name the same code.
     """
-    changes = changes or {}
+    changes, told = changes or {}, as_callbacks(callbacks)
     directory = Run.open(Path(path))
     experiment = resumed_experiment(directory.experiment, changes)
-    if directory.finished and experiment.rounds == directory.experiment.rounds:
+    if directory.complete and experiment.rounds == directory.experiment.rounds:
         return directory
     with locked(directory.path) as lock:
         directory = Run.open(directory.path)  # from here on nobody else changes it
         directory.lock = lock
-        if directory.finished and experiment.rounds == directory.experiment.rounds:
+        if directory.complete and experiment.rounds == directory.experiment.rounds:
             return directory
-        return _resume(directory, changes, dataset, watchers, start, elsewhere, allow_code, tell)
+        return _resume(directory, changes, dataset, told, start, elsewhere, allow_code, tell)
 
 
 def _resume(
     directory: Run,
     changes: Mapping[str, Any],
     dataset: Dataset | None,
-    watchers: Sequence[Watcher],
+    callbacks: Sequence[Callback],
     start: EngineStarter,
     elsewhere: bool,
     allow_code: bool,
@@ -169,7 +178,7 @@ def _resume(
         )
     executed = experiment.model_copy(update={"backend": rounds[-1].backend}) if rounds else experiment
     needs_model = done == 0 or directory.network.opaque is not None
-    needed = {"method": True, "dataset": dataset is None, "model": needs_model}
+    needed = dict.fromkeys(CODE_FIELDS, True) | {"dataset": dataset is None, "model": needs_model}
     asked = (field for field, need in needed.items() if need and field not in changes)
     check_consent(directory, asked, allow_code)
     if needs_model:
@@ -207,7 +216,7 @@ def _resume(
             directory,
             prepared,
             engine,
-            watchers,
+            callbacks,
             stop,
             first_round=first_round,
             ledger=ledger,
@@ -229,30 +238,26 @@ def load(path: Path | str, *, best: bool = False, allow_code: bool = False) -> "
     if model.network.opaque is not None:
         check_consent(directory, ("model", "method"), allow_code)
         check_network(directory.experiment)
-        module = own_module(directory.experiment, model.network)
-    else:
-        module = load_part("fedmef.nn.module", "NetworkModule")(model.network)
-    load_part("fedmef.nn.module", "load_state")(module, model.network, model.state)
-    ready: nn.Module = module.eval()
-    return ready
+    return as_module(directory.experiment, model)
 
 
 def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
     """Score a run's final model on the test data, from its files alone.
 
-    Code that its configuration names, for its data or its network, is run only with `allow_code`.
+    Code that its configuration names, for its data, metrics or network, is run only with `allow_code`.
     """
     model = directory.model()
     own_network = ("model", "method") if model.network.opaque is not None else ()
-    check_consent(directory, ("dataset", *own_network), allow_code)
+    check_consent(directory, ("dataset", "metrics", *own_network), allow_code)
     dataset = open_dataset(directory.experiment)
     _check_data(model.network, dataset)
     # What executed the run, unless it is not here: another backend answers the same, up to rounding.
     backend = "auto" if missing_kernels() else directory.summary.backend
-    executed = directory.experiment.model_copy(update={"backend": backend})
+    executed = directory.experiment.model_copy(update={"backend": backend, "loss": CROSS_ENTROPY})
+    metrics = find_metrics(executed)
     try:
-        batch_size = moderate_batch(model.network)
-        return evaluate(backend_for(executed, model.network), model.state, dataset.test, batch_size)
+        batch_size, opened = moderate_batch(model.network), backend_for(executed, model.network)
+        return evaluate(opened, model.state, dataset.test, batch_size, metrics)
     except (MemoryError, RuntimeError) as error:  # a network may be valid, and beyond any machine
         if own_network:
             raise

@@ -22,9 +22,9 @@ def experiment_of(
     Args:
         given: an experiment, or the TOML file of one.
         settings: some of its fields.
-        parts: model, method and dataset, as names or as what has such a name; None: not given.
+        parts: model, method, loss, metrics and dataset, as names or as what has such a name; None: not given.
     """
-    named = {kind: name_of(kind, part) for kind, part in parts.items() if part is not None}
+    named = {kind: _named(kind, part) for kind, part in parts.items() if part is not None}
     changes = {**settings, **named}
     if given is None:
         return make_experiment(changes)
@@ -48,7 +48,10 @@ def name_of(kind: str, part: object) -> str:
                 return known
     module, name = (getattr(part, attribute, None) for attribute in ("__module__", "__qualname__"))
     if not callable(part) or module is None or name is None:
-        raise UserError(f"{kind} = {_shown(part)}: give a name, a class or a function")
+        raise UserError(
+            f"{kind} = {_shown(part)}: give a name, a class or a function (an object that can be called: by "
+            "its name, module:name)"
+        )
     path = f"{module}:{name}"
     if "<" in name or load_object(kind, path) is not part:
         raise UserError(
@@ -56,6 +59,15 @@ def name_of(kind: str, part: object) -> str:
             "define it at the top level of a module"
         )
     return path
+
+
+def _named(kind: str, part: object) -> object:
+    """As the experiment has it: a name, or for metrics a table of them."""
+    if kind != "metrics":
+        return name_of(kind, part)
+    if not isinstance(part, Mapping):
+        raise UserError(f"metrics = {_shown(part)}: give a table, such as {{'top5': my_function}}")
+    return {name: name_of(f"metric {name}", function) for name, function in part.items()}
 
 
 def as_dataset(dataset: object) -> Dataset | None:

@@ -1,9 +1,10 @@
 """The loop: rounds until the end, each written down before the next begins."""
 
 import hashlib
+import math
 import signal
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,22 +15,25 @@ from fedmef.device.choice import KERNELS
 from fedmef.errors import FedmefError, Interrupted
 from fedmef.federation.engines.base import Engine
 from fedmef.federation.evaluation import Score, accuracy_of_devices, constant_guess, evaluate
+from fedmef.federation.module import as_module
+from fedmef.federation.own_metrics import find_metrics
 from fedmef.federation.preparation import Prepared
 from fedmef.federation.round import play_round
 from fedmef.federation.server import Server
 from fedmef.federation.update_checks import UpdateChecks
+from fedmef.runs.callbacks import Callback, tell_of_round
 from fedmef.runs.directory import Run
 from fedmef.runs.records import Finished, Round, Summary, finite
 from fedmef.runs.signals import StopRequest
-from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.arrays import Array, Integers
+from fedmef.wire.job import CROSS_ENTROPY
 
 
 def federate(
     directory: Run,
     prepared: Prepared,
     engine: Engine,
-    watchers: Sequence[Watcher],
+    callbacks: Sequence[Callback],
     stop: StopRequest,
     *,
     first_round: int = 0,
@@ -47,19 +51,20 @@ def federate(
     server = Server(experiment, prepared.model, UpdateChecks.of(experiment, samples))
     server.ledger.restore(ledger or {})
     server.optimizer.restore(moments or {})
-    backend = backend_for(experiment, prepared.model.network)
+    backend, metrics = backend_for(experiment, prepared.model.network), find_metrics(experiment)
 
     latest: Score | None = None
 
     def score() -> Score:
         nonlocal latest
-        latest = evaluate(backend, server.model.state, dataset.test)
+        latest = evaluate(backend, server.model.state, dataset.test, metrics=metrics)
         return latest
 
     before = directory.rounds if first_round else []
     best = max((record.test_accuracy or 0.0 for record in before), default=-1.0)
-    for watcher in watchers:
-        watcher.run_begins(directory)
+    for callback in callbacks:
+        callback.run_begins(directory)
+    stopped = ""
     for round_number in range(first_round, experiment.rounds):
         stop.check(_how_to_resume(directory, f"stopped after {round_number} of {experiment.rounds} rounds"))
         try:
@@ -70,8 +75,9 @@ def federate(
                 best = accuracy
             kept = server.ledger.state(), server.optimizer.state()
             directory.write_checkpoint(server.model.state, round_number + 1, *kept)
-            for watcher in watchers:
-                watcher.round_done(record)
+            stopped = tell_of_round(callbacks, record, partial(as_module, experiment, server.model))
+            if stopped:
+                break
         except FedmefError:
             directory.check_there()  # if that is why, it is said
             raise
@@ -80,9 +86,9 @@ def federate(
             message = _how_to_resume(directory, f"stopped in round {round_number + 1} of {experiment.rounds}")
             raise Interrupted(message, number) from None
     rounds = directory.rounds
-    last = latest or score()
+    last = score() if latest is None or rounds[-1].test_accuracy is None else latest
     if rounds[-1].test_accuracy is None:  # it was not the last round when it was run
-        known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss)}
+        known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss), "metrics": last.metrics}
         rounds[-1] = rounds[-1].model_copy(update=known)
     guess = constant_guess(dataset.test)
     finished = Finished(
@@ -90,15 +96,16 @@ def federate(
         model=server.model,
         versions=versions(),
         guess_accuracy=guess.accuracy,
-        guess_loss=guess.loss,
+        guess_loss=guess.loss if experiment.loss == CROSS_ENTROPY else math.inf,  # logits may mean anything
         test_samples=len(dataset.test),
         class_accuracy=last.by_class,
         device_accuracy=accuracy_of_devices(last.by_class, dataset.train.labels, shares),
         backend=": ".join(filter(None, (describe_backend(backend), prepared.choice.reason))),
+        stopped=stopped if len(rounds) < experiment.rounds else "",
     )
     directory.finish(server.model.state, Summary.of(finished), server.optimizer.state())
-    for watcher in watchers:
-        watcher.run_ends(directory)
+    for callback in callbacks:
+        callback.run_ends(directory)
     return directory
 
 

@@ -10,6 +10,7 @@ from fedmef.device.backend import backend_for
 from fedmef.device.own_data import decoded_pixels
 from fedmef.federation.consent import check_consent
 from fedmef.runs.directory import Run
+from fedmef.wire.job import CROSS_ENTROPY
 
 BATCH_SIZE = 64
 
@@ -19,7 +20,7 @@ def predict_files(run: Run, files: Sequence[Path], *, allow_code: bool = False) 
     model = run.model()
     if model.network.opaque is not None:
         check_consent(run, ("model", "method"), allow_code)
-    experiment = run.experiment.model_copy(update={"backend": "auto"})
+    experiment = run.experiment.model_copy(update={"backend": "auto", "loss": CROSS_ENTROPY})
     backend = backend_for(experiment, model.network)
     backend.load(model.state)
     rows = []

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 from fedmef.data import Dataset, SyntheticImages, load_dataset
 from fedmef.device.backend import import_backend
-from fedmef.device.choice import Choice, choose_for
+from fedmef.device.choice import OWN_LOSS, Choice, choose_for
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import Experiment
+from fedmef.federation.own_metrics import find_metrics, try_metrics
 from fedmef.federation.privacy import check_private
 from fedmef.methods import find_method
 from fedmef.sparsity.model import Model
+from fedmef.wire.job import CROSS_ENTROPY
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,13 @@ class Prepared:
 
     @classmethod
     def of(cls, experiment: Experiment, dataset: Dataset, model: Model) -> "Prepared":
-        """With the backend that the experiment asks for, or that suits its network."""
+        """With the backend that the experiment asks for, or that suits its network; own parts are tried."""
         choice = choose_for(experiment, model.network)
+        if experiment.loss != CROSS_ENTROPY:
+            load_part("fedmef.nn.loss", "try_loss")(
+                experiment.loss, model.network.classes, experiment.accelerator
+            )
+        try_metrics(find_metrics(experiment), dataset.test, model.network.classes)
         return cls(experiment.model_copy(update={"backend": choice.name}), dataset, model, choice)
 
 
@@ -70,7 +77,7 @@ def open_dataset(experiment: Experiment) -> Dataset:
 
 
 def check_names(experiment: Experiment) -> None:
-    """Raise `UserError` for a method, network or accelerator that is not there, before data are opened."""
+    """Raise `UserError` for a part or an accelerator that is not there, before data are opened."""
     check_method_and_machine(experiment)
     check_network(experiment)
 
@@ -83,6 +90,13 @@ def check_network(experiment: Experiment) -> None:
 def check_method_and_machine(experiment: Experiment) -> None:
     """The same without the network: a run that has begun has it as data, and needs its code no more."""
     check_method(experiment)
+    if experiment.loss != CROSS_ENTROPY:
+        if experiment.backend == "native":
+            raise UserError(
+                f"backend = 'native' and loss = '{experiment.loss}': {OWN_LOSS}; use torch or auto"
+            )
+        load_part("fedmef.nn.loss", "find_loss")(experiment.loss)
+    find_metrics(experiment)
     if experiment.backend != "auto":  # which one that is depends on the network
         import_backend(experiment.backend)
     if experiment.accelerator != "cpu":

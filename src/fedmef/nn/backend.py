@@ -3,10 +3,10 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedmef.device.backend import PLAIN, Descent, Step
@@ -15,11 +15,13 @@ from fedmef.methods.extrusion import Pull
 from fedmef.nn.batchnorm import frozen_statistics
 from fedmef.nn.growth import growth_scores
 from fedmef.nn.layers import sparse_layers
+from fedmef.nn.loss import Loss, find_loss
 from fedmef.nn.module import NetworkModule, load_state, normalize
 from fedmef.sparsity.arrays import Array, Floats
 from fedmef.sparsity.growth import GrowthScores
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import Network
+from fedmef.wire.job import CROSS_ENTROPY
 
 
 class TorchBackend:
@@ -29,12 +31,19 @@ class TorchBackend:
         network: what to execute.
         module: the network's own code, which one with opaque operations needs; others need none.
         accelerator: where tensors live: cpu, cuda, cuda:1 and so on.
+        loss: what its steps minimise: cross_entropy, or module:function.
     """
 
     def __init__(
-        self, network: Network, *, module: nn.Module | None = None, accelerator: str = "cpu"
+        self,
+        network: Network,
+        *,
+        module: nn.Module | None = None,
+        accelerator: str = "cpu",
+        loss: str = CROSS_ENTROPY,
     ) -> None:
         self.network = network
+        self.loss = loss
         check_accelerator(accelerator)
         self.accelerator = torch.device(accelerator)
         self._layout = torch.contiguous_format  # somebody's own code may call view() on what it gets
@@ -43,7 +52,7 @@ class TorchBackend:
             self._layout = module.layout
         self.module = module.to(self.accelerator)
         self._layers = sparse_layers(self.module)
-        self._random: Tensor | None = None  # of layers that draw numbers; ours draw none
+        self._random: Tensor | None = None  # of layers and losses that draw numbers; ours draw none
         self._velocities: dict[nn.Parameter, Tensor] = {}
         self._anchors: dict[nn.Parameter, Tensor] = {}
 
@@ -51,7 +60,7 @@ class TorchBackend:
         load_state(self.module, self.network, state)
         self._velocities.clear()
         self._anchors.clear()
-        if self.network.opaque is not None:
+        if self.network.opaque is not None or self.loss != CROSS_ENTROPY:
             self._random = torch.Generator().manual_seed(seed).get_state()
 
     def state(self, names: Collection[str] | None = None) -> State:
@@ -62,7 +71,7 @@ class TorchBackend:
         self, images: Array, labels: Array, rate: float, pull: Pull | None = None, descent: Descent = PLAIN
     ) -> Step:
         with self._running(training=True):
-            loss = F.cross_entropy(self.module(self.normalized(images)), self._tensor(labels))
+            loss = self._loss(self.module(self.normalized(images)), self._tensor(labels))
             loss.backward()  # type: ignore[no-untyped-call]
             norm = self._descend(rate, pull, descent)
             return Step(float(loss.detach()), norm)
@@ -71,7 +80,7 @@ class TorchBackend:
         growing = growth_scores(self.module, counts)
         with self._running(training=True), frozen_statistics(self.module), growing as scores:
             logits = self.module(self.normalized(images))
-            F.cross_entropy(logits, self._tensor(labels)).backward()  # type: ignore[no-untyped-call]
+            self._loss(logits, self._tensor(labels)).backward()  # type: ignore[no-untyped-call]
             self.module.zero_grad()
         return scores
 
@@ -86,6 +95,11 @@ class TorchBackend:
     def normalized(self, images: Array) -> Tensor:
         """The module's input. Normalised where it is used: uint8 is a quarter of the traffic to a GPU."""
         return normalize(self._tensor(images), self.network.input, self._layout)
+
+    @cached_property
+    def _loss(self) -> Loss:
+        """Found when it is first needed: whoever only predicts runs nobody's code."""
+        return find_loss(self.loss)
 
     @torch.no_grad()
     def _descend(self, rate: float, pull: Pull | None, descent: Descent) -> float:

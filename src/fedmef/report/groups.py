@@ -129,8 +129,8 @@ class _Measurements:
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
             self._tell(f"measuring a device of {run.path.name}, and PyTorch's dense one")
-            own = self._obstacle(run, "model", "method")
-            dense = self._obstacle(run, "model")
+            own = self._obstacle(run, "model", "method", "loss")
+            dense = self._obstacle(run, "model", "loss")
             self._measured[configuration] = (
                 own or _measure(measure_tensors, run),
                 own or _measure(measure_process, run),

@@ -32,7 +32,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedmef.data.dataset import checked_names
-from fedmef.errors import FedmefError, NetworkError, UserError
+from fedmef.errors import FedmefError, NetworkError, UserError, printable
 from fedmef.experiment.files import MAXIMUM_CONFIG_BYTES, parse_experiment, to_toml
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import weight_sparsity
@@ -69,7 +69,8 @@ FILES = (
 )
 FOLDERS = (TENSORBOARD, HELD)
 MAXIMUM_SUMMARY = MAXIMUM_CLASSES = 2**21
-CODE_FIELDS = ("dataset", "model", "method")  # settings that may name a user's own code, module:name
+# Settings that may name a user's own code, module:name.
+CODE_FIELDS = ("dataset", "model", "method", "loss", "metrics")
 
 
 class Run:
@@ -87,6 +88,8 @@ class Run:
 
     def __repr__(self) -> str:
         state = f"{self.summary.test_accuracy:.2%}" if self.finished else "not finished"
+        if self.finished and (why := printable(self.summary.stopped)):
+            state += f", stopped after {self.summary.rounds} of {self.experiment.rounds} rounds: {why}"
         return f"Run({str(self.path)!r}, {self.experiment.method} on {self.experiment.dataset}: {state})"
 
     @classmethod
@@ -198,13 +201,21 @@ class Run:
 
     def code(self, fields: Iterable[str] = CODE_FIELDS) -> dict[str, str]:
         """Those of these settings that name a user's own code, which reading a run never imports."""
-        named = {field: str(getattr(self.experiment, field)) for field in fields}
+        values = {field: getattr(self.experiment, field) for field in fields}
+        named = {
+            field: value if isinstance(value, str) else ",".join(value) for field, value in values.items()
+        }
         return {field: name for field, name in named.items() if ":" in name}
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / SUMMARY).is_file()
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is finished with all of its rounds, and no callback stopped it before."""
+        return self.finished and not self.summary.stopped
 
     @property
     def sparsity(self) -> float:
@@ -426,7 +437,7 @@ def read_finished(path: Path) -> Run:
     lines = sum(1 for _ in read_lines(path / METRICS, MAXIMUM_METRICS))  # soon, and records take long
     if lines != expected or [record.round for record in run.rounds] != list(range(expected)):
         raise UserError(f"{path / METRICS} is damaged: it lacks some of the {expected} rounds, or has more")
-    if run.experiment.rounds != expected:
+    if not (expected < run.experiment.rounds if run.summary.stopped else expected == run.experiment.rounds):
         raise UserError(
             f"{path} is damaged: {CONFIG} has {run.experiment.rounds} rounds, and {SUMMARY} {expected}"
         )

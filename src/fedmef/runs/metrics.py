@@ -23,7 +23,8 @@ from fedmef.wire.files import write_atomically
 METRICS, DEVICES = "metrics.jsonl", "devices.jsonl"
 MAXIMUM_METRICS = 2**25
 MAXIMUM_DEVICES = 2**24
-LINE_BYTES, DEVICE_BYTES = 800, 8  # of a round in which nothing fails, and of each device in it
+# Of a round in which nothing fails, of each device in it, and of each metric of the user's own.
+LINE_BYTES, DEVICE_BYTES, METRIC_BYTES = 800, 8, 70
 MOST_TABLES = 2**18  # each takes some microseconds to read; honest ones fill the file before
 REPORTS = "device_reports"
 
@@ -39,7 +40,8 @@ class Reports(Record):
 
 def check_length(experiment: Experiment) -> None:
     """Raise `UserError` for a run whose metrics nobody could read; half of the room is for what fails."""
-    expected = experiment.rounds * (LINE_BYTES + DEVICE_BYTES * experiment.devices_per_round)
+    devices, metrics = DEVICE_BYTES * experiment.devices_per_round, METRIC_BYTES * len(experiment.metrics)
+    expected = experiment.rounds * (LINE_BYTES + devices + metrics)
     if expected > MAXIMUM_METRICS // 2:
         raise UserError(
             f"rounds = {experiment.rounds} with devices_per_round = {experiment.devices_per_round}: "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fedmef.experiment.settings import MOST_METRICS
 from fedmef.sparsity.model import Model
 from fedmef.sparsity.network import MAXIMUM_OPERATIONS
 
@@ -22,7 +23,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**18)]  # a figure cannot take any number
 AtLeastOne = Annotated[int, Field(ge=1, le=10**18)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+# Of the user's own; None where the network's answers are not finite.
+Metrics = Annotated[dict[Annotated[str, Field(max_length=40)], float | None], Field(max_length=MOST_METRICS)]
 MOST_CLASSES = 10_000  # whose accuracies a summary has room for
+LONGEST_REASON = 1000
 MOST_MEMORY = 2**44  # that a device can say it has; a figure of it must stay readable
 Executed = Literal["torch", "native"]  # what executed the network
 
@@ -74,7 +78,7 @@ class Failed(Record):
 
     device: Count
     attempt: Count = 0
-    reason: Annotated[str, Field(max_length=1000)]
+    reason: Annotated[str, Field(max_length=LONGEST_REASON)]
 
 
 def received_report(
@@ -108,6 +112,7 @@ class Round(Record):
     test_loss: float | None = of_round(
         lambda happened: finite(happened.score.loss) if happened.score else None
     )
+    metrics: Metrics = of_round(lambda happened: happened.score.metrics if happened.score else {}, missing={})
     learning_rate: float = of_round(lambda happened: happened.job.learning_rate)
     bytes_down: Count = of_round(lambda happened: happened.collected.bytes_down)
     bytes_up: Count = of_round(lambda happened: happened.collected.bytes_up)
@@ -152,7 +157,8 @@ class Round(Record):
 
     def scalars(self) -> Mapping[str, float]:
         """Every plain number of the round, by name; what was not measured in it is not there."""
-        values = {**self.model_dump(exclude={"round"}), "drop": self.drop}
+        own = {f"metrics/{name}": value for name, value in self.metrics.items()}
+        values = {**self.model_dump(exclude={"round"}), "drop": self.drop, **own}
         return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 
@@ -173,6 +179,7 @@ class Finished:
         class_accuracy: of each class's own test samples; None for a class that has none.
         device_accuracy: what each device may expect of the classes that it has.
         backend: what executed the network at the evaluation, such as native (avx2, 1 thread), and why.
+        stopped: why a callback ended it before its last round, or "".
     """
 
     rounds: list[Round]
@@ -184,6 +191,7 @@ class Finished:
     backend: str = "torch"
     class_accuracy: Sequence[float | None] = ()
     device_accuracy: Sequence[float] = ()
+    stopped: str = ""
 
 
 def problem_of(run: Finished) -> str:
@@ -206,6 +214,7 @@ class Summary(Record):
     test_accuracy: Share = of_run(lambda run: accuracies(run)[-1])
     best_test_accuracy: Share = of_run(lambda run: max(accuracies(run)))
     test_loss: float | None = of_run(lambda run: run.rounds[-1].test_loss)
+    metrics: Metrics = of_run(lambda run: run.rounds[-1].metrics, missing={})
     rounds: AtLeastOne = of_run(lambda run: len(run.rounds))
     adjustments: Count = of_run(lambda run: sum(record.adjusted for record in run.rounds))
     bytes_down: Count = of_run(lambda run: sum(record.bytes_down for record in run.rounds))
@@ -232,6 +241,9 @@ class Summary(Record):
         lambda run: mean(worst_tenth(run.device_accuracy)), missing=None
     )
     problem: str = of_run(problem_of, missing="")
+    stopped: Annotated[str, Field(max_length=LONGEST_REASON)] = of_run(
+        lambda run: run.stopped[:LONGEST_REASON], missing=""
+    )
     backend: Executed = of_run(lambda run: run.rounds[-1].backend, missing="torch")
     backend_details: str = of_run(lambda run: run.backend, missing="torch")
     fedmef: str = of_run(lambda run: run.versions["fedmef"])

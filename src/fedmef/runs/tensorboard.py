@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from fedmef.errors import UserError
 from fedmef.experiment.names import load_part
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import TENSORBOARD, Run
 from fedmef.runs.lock import locked
 from fedmef.runs.records import Round
-from fedmef.runs.watchers import Watcher
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -21,7 +21,7 @@ def check_tensorboard() -> None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'fedmef[tensorboard]'")
 
 
-class EventFiles(Watcher):
+class EventFiles(Callback):
     """Writes a run's rounds as scalars while it runs."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class EventFiles(Watcher):
         self.close()
         self._run = run
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         if self._writer is None:
             assert self._run is not None
             self._write_all(self._run.rounds)  # this round is in the run's metrics already

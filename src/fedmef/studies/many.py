@@ -15,11 +15,11 @@ from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation import api, preparation
 from fedmef.federation.simulated.fleet import following_users, partition
 from fedmef.methods import find_method
+from fedmef.runs.callbacks import AnyCallback
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
 from fedmef.runs.lock import locked
 from fedmef.runs.signals import stop_on_signals
-from fedmef.runs.watchers import Watcher
 
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
 
@@ -133,13 +133,13 @@ class RunsFailedError(FedmefError):
 
 
 def run_comparison(
-    comparison: Comparison, out: Path, *, overwrite: bool = False, watchers: Sequence[Watcher] = ()
+    comparison: Comparison, out: Path, *, overwrite: bool = False, callbacks: Sequence[AnyCallback] = ()
 ) -> list[Run]:
     """Run what is not finished yet, each in its own directory under `out`, and return all runs.
 
     A run that fails does not stop the others; `RunsFailedError` at the end has every outcome.
     """
-    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), watchers)
+    outcomes = carry_out(plan_runs(comparison.named_experiments(), out, overwrite=overwrite), callbacks)
     runs = [outcome for outcome in outcomes if isinstance(outcome, Run)]
     if len(runs) < len(outcomes):
         raise RunsFailedError(outcomes)
@@ -206,7 +206,7 @@ def _rounds_before(run: Run | None) -> int:
         return 0  # damaged: this run will fail, and the others continue
 
 
-def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> list[Run | Failure]:
+def carry_out(plan: Sequence[PlannedRun], callbacks: Sequence[AnyCallback] = ()) -> list[Run | Failure]:
     """Do what is left to do, one run after the other; nobody else may do the same in the same folder."""
     outcomes: list[Run | Failure] = []
     with ExitStack() as folders, stop_on_signals() as stop:
@@ -215,7 +215,7 @@ def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> l
         for planned in plan:
             try:
                 stop.check("between two runs")
-                outcomes.append(_carry_out_one(planned, watchers))
+                outcomes.append(_carry_out_one(planned, callbacks))
             except FedmefError as error:
                 outcomes.append(Failure(planned.path, planned.experiment, str(error), error))
             except Exception as error:  # a user's own method may raise anything; the other runs continue
@@ -231,19 +231,21 @@ def carry_out(plan: Sequence[PlannedRun], watchers: Sequence[Watcher] = ()) -> l
     return outcomes
 
 
-def _carry_out_one(planned: PlannedRun, watchers: Sequence[Watcher]) -> Run:
+def _carry_out_one(planned: PlannedRun, callbacks: Sequence[AnyCallback]) -> Run:
     if planned.found is not None and planned.finished:
         return planned.found
     if planned.found is not None:
         changes = planned.experiment.model_dump(include=set(RESUMABLE_FIELDS))
         # Its experiment is the one that was asked for, its code included.
-        return api.resume(planned.path, changes, dataset=planned.dataset, watchers=watchers, allow_code=True)
+        return api.resume(
+            planned.path, changes, dataset=planned.dataset, callbacks=callbacks, allow_code=True
+        )
     return api.run(
         planned.experiment,
         planned.path,
         dataset=planned.dataset,
         overwrite=planned.overwrite,
-        watchers=watchers,
+        callbacks=callbacks,
     )
 
 

@@ -154,6 +154,9 @@ def mean(values: Sequence[float]) -> float | None:
 def _warning(runs: Sequence[Run], accuracy: float | None) -> str:
     if any(record.train_loss is None for run in runs for record in run.rounds):
         return "its training loss was not finite"
+    if stopped := [run for run in runs if run.summary.stopped]:
+        run = stopped[0]
+        return f"stopped after {run.summary.rounds} of {run.experiment.rounds} rounds: {run.summary.stopped}"
     if problems := [run.summary.problem for run in runs if run.summary.problem]:
         return problems[0]
     if accuracy is None or accuracy * runs[0].summary.classes > AT_CHANCE:

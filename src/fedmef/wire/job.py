@@ -1,6 +1,6 @@
 """A job: everything that a device must know for a round, besides its own data and limits."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from fedmef.errors import MessageError, NetworkError
@@ -11,7 +11,8 @@ from fedmef.wire.schemes import Rule
 
 MOST_EPOCHS = 100_000
 # Later than the others: left out unless used, so messages stay what they were, and older devices read them.
-LATER_FIELDS = frozenset({"momentum", "weight_decay", "proximal"})
+LATER_FIELDS = frozenset({"momentum", "weight_decay", "proximal", "loss"})
+CROSS_ENTROPY = "cross_entropy"
 LeftOver = Literal["even", "drop", "keep"]
 
 
@@ -32,6 +33,7 @@ class Job:
         extrusion: FedMef's `λ`.
         momentum, weight_decay: of the local steps.
         proximal: FedProx's `μ`: weights are drawn to what was sent.
+        loss: what the steps minimise: cross_entropy, or module:function, which the device must have itself.
         wire_scheme, wire_dtype: how the answer is coded.
         remember_masks: the device keeps the masks, so that later messages need not repeat them.
     """
@@ -54,6 +56,7 @@ class Job:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal: float = 0.0
+    loss: str = CROSS_ENTROPY
 
     def __post_init__(self) -> None:
         if (
@@ -74,7 +77,9 @@ class Job:
 
 def job_table(job: Job) -> dict[str, Any]:
     """A job for a header; `job_of` reads it."""
-    return {name: value for name, value in asdict(job).items() if value or name not in LATER_FIELDS}
+    defaults = {field.name: field.default for field in fields(job) if field.name in LATER_FIELDS}
+    table = asdict(job)
+    return {name: value for name, value in table.items() if name not in defaults or value != defaults[name]}
 
 
 def read_job(message: bytes) -> Job:

@@ -88,6 +88,18 @@ def test_a_node_without_data_is_told_how_to_name_them(tmp_path: Path) -> None:
     assert "no such folder" in reason(message, node={DATA: str(tmp_path / "none")})
 
 
+def test_a_device_minimises_what_its_app_names() -> None:
+    loss = f"{OWN}:smooth_loss"
+    _, plain = broadcast(backend="torch")
+    _, smooth = broadcast(loss=loss)
+    ours, theirs = answer(plain, backend="torch"), answer(smooth, loss=loss)
+    assert isinstance(theirs, bytes)
+    assert theirs != ours
+    assert f"device 0 minimises cross_entropy, and not loss = '{loss}'" in reason(smooth)
+    assert f"device 0 minimises {loss}" in reason(plain, loss=loss)
+    assert "a loss of your own needs torch" in reason(smooth, loss=loss, backend="native")
+
+
 loads: list[int] = []
 
 

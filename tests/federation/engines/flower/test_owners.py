@@ -120,7 +120,7 @@ CONFIG: UserConfig = {"devices": 2, "devices-per-round": 2, "rounds": 3, "local-
 
 
 class PowerCut(Log):
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         raise RuntimeError("power cut")
 
 

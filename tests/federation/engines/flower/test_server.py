@@ -108,7 +108,7 @@ def test_a_message_to_a_device_that_has_the_network_does_not_contain_it(tmp_path
 
 
 class PowerCut(Log):
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         if record.round == 1:
             raise RuntimeError("power cut")
 
@@ -171,7 +171,7 @@ def test_a_device_that_lost_its_store_is_sent_everything_again_in_the_same_round
     )
 
     class Forgetting(Log):
-        def round_done(self, record: Round) -> None:
+        def round_done(self, record: Round, model: object = None) -> None:
             if record.round == 0:
                 shutil.rmtree(stores[1])
 

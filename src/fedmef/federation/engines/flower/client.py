@@ -34,7 +34,7 @@ from fedmef.federation.engines.flower.translation import (
 )
 from fedmef.methods import Method, find_builtin_method
 from fedmef.sparsity.network import Network
-from fedmef.wire.job import read_job
+from fedmef.wire.job import CROSS_ENTROPY, read_job
 from fedmef.wire.store import Store
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class _Settings:
     load_data: LoadData | None
     methods: tuple[str, ...]
     load_module: LoadModule | None
+    loss: str
     backend: BackendName
     accelerator: str
     most_weights: int | None
@@ -67,6 +68,7 @@ def client_app(
     *,
     methods: tuple[str, ...] = (),
     load_module: LoadModule | None = None,
+    loss: str = CROSS_ENTROPY,
     backend: BackendName = "auto",
     accelerator: str = "cpu",
     most_weights: int | None = MOST_WEIGHTS,
@@ -77,12 +79,13 @@ def client_app(
         load_data: a function of a module; called with the device's number where a SuperNode names no data.
         methods: methods of your own that the server may ask for, as "package.module:Class".
         load_module: gives the PyTorch module of a network that cannot be described as data; others need none.
+        loss: what the device minimises, as "package.module:function"; a server that wants another is refused.
         backend: what executes the network; auto chooses for each network, by what the device has.
         accelerator: where PyTorch's tensors live: cpu, cuda, cuda:1 and so on.
         most_weights: the largest network that the device takes, active and pruned weights together.
     """
     app = ClientApp()
-    settings = _Settings(load_data, methods, load_module, backend, accelerator, most_weights)
+    settings = _Settings(load_data, methods, load_module, loss, backend, accelerator, most_weights)
 
     @app.query("device")
     def which_device(message: Message, context: Context) -> Message:
@@ -147,6 +150,7 @@ def _backend(settings: _Settings, method: str, network: Network) -> Backend:
         accelerator=settings.accelerator,
         module=own(network) if own is not None else None,
         needs_torch=_find_method(settings.methods, method).needs_torch,
+        loss=settings.loss,
     )
 
 

@@ -26,9 +26,9 @@ from fedmef.federation.engines.flower.engine import FlowerEngine
 from fedmef.federation.engines.flower.nodes import Nodes
 from fedmef.federation.engines.flower.owners import Owners
 from fedmef.federation.simulated.fleet import Fleet
+from fedmef.runs.callbacks import Callback
 from fedmef.runs.directory import CONFIG, NODES, Run
 from fedmef.runs.records import Round
-from fedmef.runs.watchers import Watcher
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,16 +54,16 @@ def server_app(load_model: LoadModel, load_data: LoadData) -> ServerApp:
         out = Path(str(config[OUT])) if config.get(OUT) else new_directory(experiment)
         resumes = bool(config.get(RESUME)) and (out / CONFIG).is_file()
         owners: Owners | None = None
-        watchers: list[Watcher] = [Log()]
+        callbacks: list[Callback] = [Log()]
         if config.get(BIND, True) and not isinstance(grid, InMemoryGrid):
             owners = Owners.read(out / NODES) if resumes else Owners()
-            watchers.append(KeepOwners(owners))
+            callbacks.append(KeepOwners(owners))
 
         def start(fleet: Fleet) -> FlowerEngine:
             nodes = Nodes(grid, experiment.devices, owners=owners)
             return FlowerEngine(nodes, deadline=experiment.deadline, patience=patience)
 
-        options: dict[str, Any] = {"watchers": watchers, "start": start, "elsewhere": True}
+        options: dict[str, Any] = {"callbacks": callbacks, "start": start, "elsewhere": True}
         with ending_with_flower():
             if resumes:
                 finished = resume(out, experiment.model_dump(), dataset=load_data(), **options)
@@ -82,10 +82,10 @@ def experiment_of(config: UserConfig, load_model: LoadModel, load_data: LoadData
     )
 
 
-class Log(Watcher):
+class Log(Callback):
     """A line in Flower's log for every round."""
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         accuracy = record.test_accuracy
         lost = sum(failed.attempt == record.attempts - 1 for failed in record.lost)
         log(
@@ -99,7 +99,7 @@ class Log(Watcher):
         )
 
 
-class KeepOwners(Watcher):
+class KeepOwners(Callback):
     """Which key is which device, in the run's directory: a resumed run goes on with the same."""
 
     def __init__(self, owners: Owners) -> None:
@@ -109,7 +109,7 @@ class KeepOwners(Watcher):
         self._file = run.path / NODES
         self._owners.write(self._file)
 
-    def round_done(self, record: Round) -> None:
+    def round_done(self, record: Round, model: object = None) -> None:
         self._owners.write(self._file)
 
 
