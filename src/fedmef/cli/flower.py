@@ -1,16 +1,19 @@
 """`fedmef flower`: an app to begin with, and the gate of a fleet's server."""
 
 import re
+import ssl
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedmef.cli.plain_help import SETTINGS, PlainHelp
+from fedmef.cli.plain_help import SETTINGS, NamedCommands, PlainHelp
 from fedmef.errors import UserError
 
-app = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.", **SETTINGS)
+app = typer.Typer(
+    help="Apps for Flower: the same methods on a fleet of real machines.", cls=NamedCommands, **SETTINGS
+)
 
 # Files of the template that are not modules, and where they go.
 TEXTS = {
@@ -61,7 +64,14 @@ def gate(
         from fedmef.federation.engines.flower.gate import gate_app, serve  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'fedmef[flower]'") from None
-    serve(host, port, gate_app(superlink, authority), certificate, key)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        opened = gate_app(superlink, authority)
+    except ssl.SSLError as error:
+        raise UserError(
+            f"--ssl-ca-certfile, --ssl-certfile and --ssl-keyfile must be PEM files that go together: {error}"
+        ) from None
+    serve(host, port, opened, certificate, key)
 
 
 def write_app(directory: Path) -> str:

@@ -114,7 +114,8 @@ def _check_files(message: Path, answer: Path) -> None:
     """Before training, which takes long."""
     if message.is_dir() or not message.exists():
         raise UserError(f"MESSAGE = '{message}': there is no such file")
-    if answer.is_dir() or not answer.parent.is_dir():
+    # A device such as /dev/null would be replaced by a file.
+    if not answer.parent.is_dir() or (answer.exists() and not answer.is_file()):
         raise UserError(f"ANSWER = '{answer}': must be a file in a folder that exists")
 
 

@@ -49,6 +49,7 @@ from fedmef.runs.metrics import (
     read_record,
     read_rounds,
 )
+from fedmef.runs.place import check_place
 from fedmef.runs.reading import bounded, container_bytes, read_container, read_ordinary
 from fedmef.runs.records import Round, Summary
 from fedmef.sparsity.arrays import Array
@@ -140,6 +141,7 @@ class Run:
     def check_free(path: Path, *, overwrite: bool = False) -> None:
         """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
         if not path.exists():
+            check_place(path)
             return
         try:
             if path.is_dir() and set(path.iterdir()) <= {path / LOCK, *left_behind(path, FILES)}:
@@ -147,7 +149,7 @@ class Run:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
         if not (path / CONFIG).is_file() and not path.joinpath(NETWORK).is_file():
-            raise UserError(f"{path} exists and is not a run; choose another directory")
+            raise UserError(f"{path} exists and is not a run; choose another --out")
         if not overwrite and ((path / SUMMARY).exists() or has_checkpoint(path)):
             raise UserError(
                 f"{path} holds a run already; choose another directory, overwrite it (--overwrite) or "
@@ -158,11 +160,14 @@ class Run:
     def open(cls, path: Path) -> "Run":
         """An existing run; damage is noticed where it is read."""
         if not _is_folder(path):
-            raise UserError(f"there is no run directory {path}")
+            what = "it is a file; " if path.exists() else ""
+            raise UserError(f"there is no run directory {path}: {what}name the folder that a run was written to")
         try:
             content = read_ordinary(path / CONFIG, MAXIMUM_CONFIG_BYTES)
         except FileNotFoundError:
-            raise UserError(f"{path} is not a run directory: it has no {CONFIG}") from None
+            inside = next(path.glob(f"*/{CONFIG}"), None)
+            hint = f"; name one of the runs in it, such as {inside.parent}" if inside else ""
+            raise UserError(f"{path} is not a run directory: it has no {CONFIG}{hint}") from None
         experiment = parse_experiment(content, path / CONFIG)
         if experiment.data_dir is not None and not _is_folder(experiment.data_dir):
             # A run from elsewhere must not make folders here, not even for a download.

@@ -110,7 +110,7 @@ def read_record(kind: type[Kind], text: bytes, file: Path) -> Kind:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:200]
-        raise UserError(f"{file} is damaged: {place}: {first['msg'][:500]}") from None
+        raise UserError(f"{file} is damaged: {place}{place and ': '}{first['msg'][:500]}") from None
 
 
 def _append(file: Path, line: str, limit: int) -> bool:
