@@ -107,14 +107,15 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that somebody meant who wrote this one; capitals do not count."""
     from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte, for errors only)
 
-    folded = {other.casefold(): other for other in sorted(known, reverse=True)}
-    near = get_close_matches(name.casefold(), list(folded), n=1)
-    return folded[near[0]] if near else None
+    names = sorted(known)
+    folded = {other.casefold(): other for other in names}
+    near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
+    return folded.get(near[0], near[0]) if near else None
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
-    """The error for a name that is not in a table, with the nearest one that is, and what else may help."""
+    """The error for a name that is not in a table, with the nearest one, or all and what else may help."""
     names = sorted(known)
     near = nearest(name, names)
-    hint = f"did you mean '{near}'?" if near else f"known: {', '.join(names)}"
-    return UserError(f"unknown {kind} '{name}': {hint}{more and f' ({more})'}")
+    hint = f"did you mean '{near}'?" if near else f"known: {', '.join(names)}{more and f'; {more}'}"
+    return UserError(f"unknown {kind} '{name}': {hint}")

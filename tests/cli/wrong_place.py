@@ -1,6 +1,7 @@
-"""A folder in which everything is wrong: runs, experiments, data, images and code that a user may name by mistake."""
+"""A folder of what a user may name by mistake: wrong runs, experiments, data, images and code."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,12 @@ from PIL import Image
 
 import fedmef
 from fedmef.data import Dataset, Split
-from tests.small import small, write_run
+from fedmef.wire.broadcast import encode_broadcast
+from fedmef.wire.job import Job
+from tests.small import small
+from tests.sparsity.networks import normalized_network, random_model
 
-OWN_CODE = '''
+OWN_CODE = """
 import numpy as np
 import torch
 from torch import nn
@@ -21,6 +25,7 @@ from fedmef.data import Dataset, Split
 from fedmef.methods import Method
 
 NUMBER = 3
+PIXELS = np.zeros((40, 1, 8, 8), np.uint8)
 
 
 def split(count=40, shape=(1, 8, 8), classes=2):
@@ -151,15 +156,15 @@ def channels_last():
 
 
 def int32_labels():
-    return Dataset("mine", Split(np.zeros((40, 1, 8, 8), np.uint8), np.zeros(40, np.int32)), split(), classes=2)
+    return Dataset("mine", Split(PIXELS, np.zeros(40, np.int32)), split(), classes=2)
 
 
 def labels_from_one():
-    return Dataset("mine", Split(np.zeros((40, 1, 8, 8), np.uint8), np.arange(40) % 2 + 1), split(), classes=2)
+    return Dataset("mine", Split(PIXELS, np.arange(40) % 2 + 1), split(), classes=2)
 
 
 def too_few_labels():
-    return Dataset("mine", Split(np.zeros((40, 1, 8, 8), np.uint8), np.zeros(39, np.int64)), split(), classes=2)
+    return Dataset("mine", Split(PIXELS, np.zeros(39, np.int64)), split(), classes=2)
 
 
 def tensors():
@@ -237,7 +242,7 @@ def device_one():
 
 def device_raises():
     raise OSError("the camera is off")
-'''
+"""
 
 CONFIGS = {
     "good.toml": "rounds = 1\n",
@@ -348,7 +353,6 @@ def _make_data(place: Path) -> None:
 
 def _make_runs(runs: Path) -> None:
     done = fedmef.run(small(rounds=1), runs / "done").path
-    write_run(runs / "untrained", small(method="fedtiny", seed=1), [0.25, 0.5])
 
     def spoiled(name: str, spoil: Callable[[Path], Any], source: Path = done) -> None:
         shutil.copytree(source, runs / name)
@@ -358,7 +362,11 @@ def _make_runs(runs: Path) -> None:
         with (folder / "config.toml").open("a") as file:
             file.write(text)
 
-    spoiled("begun", lambda folder: (folder / "summary.json").unlink())
+    def unfinished(folder: Path) -> None:
+        for name in ("summary.json", "model.safetensors"):
+            (folder / name).unlink()
+
+    spoiled("begun", unfinished)
     spoiled("no-config", lambda folder: (folder / "config.toml").unlink())
     spoiled("broken-config", lambda folder: configured(folder, "rounds = = 3\n"))
     spoiled("strange-config", lambda folder: configured(folder, "colour = 3\n"))
@@ -368,14 +376,14 @@ def _make_runs(runs: Path) -> None:
     spoiled("no-network", lambda folder: (folder / "network.json").unlink())
     spoiled("broken-network", lambda folder: (folder / "network.json").write_text("[]"))
     spoiled("broken-metrics", lambda folder: (folder / "metrics.jsonl").write_text("round one\n"))
-    spoiled("fleet", lambda folder: ((folder / "fleet").touch(), (folder / "summary.json").unlink()))
-    (runs / "nested").mkdir()
+    spoiled("fleet", lambda folder: (unfinished(folder), (folder / "fleet").touch()))
 
 
 def _make_device(folder: Path) -> None:
     """What `python -m fedmef.device` is given."""
     folder.mkdir()
-    (folder / "message").write_bytes(b"no message")
+    job = Job(method="fedmef", round=0, seed=0, learning_rate=0.1, initial_rate=0.1, batch_size=4)
+    (folder / "message").write_bytes(encode_broadcast(random_model(normalized_network(), 0.5), job))
     for name, images, labels in (
         ("floats", np.zeros((4, 1, 8, 8)), np.zeros(4, np.int64)),
         ("fewer", np.zeros((4, 1, 8, 8), np.uint8), np.zeros(3, np.int64)),
@@ -385,6 +393,7 @@ def _make_device(folder: Path) -> None:
         (folder / name).mkdir()
         np.save(folder / name / "images.npy", images)
         np.save(folder / name / "labels.npy", labels)
+    os.mkfifo(folder / "pipe")
     (folder / "text").mkdir()
     (folder / "text" / "images.npy").write_text("pixels\n")
     (folder / "text" / "labels.npy").write_text("labels\n")

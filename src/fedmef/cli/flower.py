@@ -65,11 +65,15 @@ def gate(
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'fedmef[flower]'") from None
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
         opened = gate_app(superlink, authority)
     except ssl.SSLError as error:
+        raise UserError(f"--ssl-ca-certfile {authority}: it must be a certificate in PEM ({error})") from None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
         raise UserError(
-            f"--ssl-ca-certfile, --ssl-certfile and --ssl-keyfile must be PEM files that go together: {error}"
+            f"--ssl-certfile {certificate}, --ssl-keyfile {key}: give a certificate and its key in PEM "
+            f"({error})"
         ) from None
     serve(host, port, opened, certificate, key)
 
@@ -99,4 +103,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another directory") from None

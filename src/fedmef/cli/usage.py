@@ -32,4 +32,4 @@ def usage_message(error: Any) -> str:
     known = [option for one in parameters for option in (*one.opts, *one.secondary_opts) if option[0] == "-"]
     meant = SYNONYMS.get(name)
     near = meant if meant in known else nearest(name, known)
-    return f"there is no option '{name}'{near and f': did you mean {near}?' or ''}"
+    return f"there is no option '{name}'{(near and f': did you mean {near}?') or ''}"

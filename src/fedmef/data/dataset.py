@@ -31,7 +31,8 @@ class Split:
             raise UserError("images and labels must be NumPy arrays: tensor.numpy() makes one of a tensor")
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
             raise UserError(
-                f"images must be uint8 [N, C, H, W], not {_kind(self.images)}; fedmef.data.from_arrays takes others"
+                f"images must be uint8 [N, C, H, W], not {_kind(self.images)}; "
+                "fedmef.data.from_arrays takes others"
             )
         if self.labels.dtype != np.int64 or self.labels.ndim != 1:
             raise UserError(
@@ -140,7 +141,10 @@ class Dataset:
             raise damaged(folder, error) from error
         means, deviations = map(len, statistics)
         if not means == deviations == dataset.shape[0]:
-            raise damaged(folder / DESCRIPTION, f"{means} means and {deviations} deviations for {dataset.shape[0]} channels")
+            raise damaged(
+                folder / DESCRIPTION,
+                f"{means} means and {deviations} deviations for {dataset.shape[0]} channels",
+            )
         return dataset
 
 

@@ -41,7 +41,7 @@ OWN = (
     "your own: ./folder, or module:function; if the run got its data from Python, give dataset=... to "
     "fedmef.resume"
 )
-KINDS = {"images": (".png", ".jpg", ".jpeg", ".bmp", ".webp"), "arrays": (".npy", ".npz")}
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MOST_LOOKED_AT = 1000  # files, to say what a folder holds
 
 
@@ -83,7 +83,10 @@ def load_dataset(
         return (synthetic or SyntheticImages()).make()
     if name not in FILES:
         if name and _exists(Path(name)):
-            raise UserError(f"dataset '{name}' is no name of ours; a folder is written ./{name}")
+            known = Path(name, DESCRIPTION).exists()
+            raise UserError(
+                f"dataset '{name}': {_no_data_set(Path(name)) if not known else f'write ./{name}'}"
+            )
         raise unknown_name("dataset", name, DATASETS, OWN)
     return _from_files(FILES[name], (data_dir or default_data_dir()).expanduser(), download)
 
@@ -123,24 +126,21 @@ def _exists(path: Path) -> bool:
 def _no_data_set(folder: Path) -> str:
     """What is in a folder that `Dataset.write` did not write, and how to make a data set of it."""
     if not _exists(folder):
-        return "there is no such folder"
+        return "there is no such folder; check its name, or make it (docs/data.md)"
     if not folder.is_dir():
         return "that is a file; name a folder that Dataset.write wrote (docs/data.md)"
-    files = (file.suffix.lower() for file in islice(folder.rglob("*"), MOST_LOOKED_AT))
-    kind = next((kind for suffix in files for kind, known in KINDS.items() if suffix in known), "")
-    name = folder.absolute().name
-    if kind == "images":
-        read = f"fedmef.data.from_image_folder({str(folder)!r}, size=(32, 32))"
+    files = [file.suffix.lower() for file in islice(folder.rglob("*"), MOST_LOOKED_AT)]
+    root = folder.parent if folder.name in ("train", "test") else folder
+    out = f"{root.absolute().name.removesuffix('.data')}.data"
+    write = f".write('{out}'), then --dataset ./{out} (docs/data.md)"
+    if any(suffix in IMAGES for suffix in files):
         return (
-            f"a folder of images is converted once, in Python: {read}.write('{name}.data') makes "
-            f"./{name}.data of train/CLASS and test/CLASS, resized (docs/data.md)"
+            f"images in {root}/train/CLASS and {root}/test/CLASS are converted once, in Python: "
+            f"fedmef.data.from_image_folder('{root}', size=(32, 32)){write}"
         )
-    if kind == "arrays":
-        return (
-            "these arrays are converted once, in Python: fedmef.data.from_arrays(...).write("
-            f"'{name}.data') makes ./{name}.data (docs/data.md)"
-        )
-    return f"Dataset.write did not write this folder: it has no {DESCRIPTION} (docs/data.md)"
+    if ".npy" in files and not (folder / "train_images.npy").exists():
+        return f"arrays are converted once, in Python: fedmef.data.from_arrays(...){write}"
+    return f"it has no {DESCRIPTION}; write it again (Dataset.write, docs/data.md)"
 
 
 def _from_user(name: str) -> Dataset:
@@ -150,7 +150,8 @@ def _from_user(name: str) -> Dataset:
     try:
         dataset = function()
     except UserError as error:
-        raise UserError(f"dataset '{name}': {error}") from error
+        named = str(error).startswith("dataset ")
+        raise UserError(str(error) if named else f"dataset '{name}': {error}") from error
     except Exception as error:
         raise UserError(
             f"dataset '{name}': called without arguments, it raised {type(error).__name__}: {error} "

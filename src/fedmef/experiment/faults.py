@@ -76,7 +76,9 @@ def read_fault_plan(file: Path) -> str:
         faults = ",".join(f"{entry['fault']}@{entry['round']}:{entry['device']}" for entry in entries)
         Faults.parse(faults)
     except OSError as error:
-        raise UserError(f"--fault-plan {file}: {error.strerror}; name a TOML file of [[fault]] tables") from None
+        raise UserError(
+            f"--fault-plan {file}: {error.strerror}; name a TOML file of [[fault]] tables"
+        ) from None
     except (UserError, ValueError, KeyError, TypeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(

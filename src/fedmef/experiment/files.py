@@ -28,7 +28,8 @@ def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> E
         ) from None
     except IsADirectoryError:
         raise UserError(
-            f"{path} is a folder: name an experiment's TOML file; `fedmef run --resume {path}` continues a run"
+            f"{path} is a folder: name an experiment's TOML file; "
+            f"`fedmef run --resume {path}` continues a run"
         ) from None
     except OSError as error:
         raise UserError(f"{path} is not a readable TOML file: {error.strerror or error}") from None

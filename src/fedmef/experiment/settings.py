@@ -277,8 +277,8 @@ class Experiment(BaseModel):
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
         try:
             return None if folder is None else folder.expanduser().absolute()
-        except RuntimeError as error:  # ~ of nobody
-            raise ValueError(str(error)) from None
+        except RuntimeError:  # ~ of nobody
+            raise ValueError("there is no such user; write the folder's path") from None
 
     @field_validator("skip", "keep_dense", "first_layers", "last_layers", mode="before")
     @classmethod
@@ -334,8 +334,8 @@ class Experiment(BaseModel):
             )
         if self.warmup_rounds >= self.rounds:
             raise ValueError(
-                f"warmup_rounds = {self.warmup_rounds}: there are only {self.rounds} rounds; lower it or raise "
-                "rounds"
+                f"warmup_rounds = {self.warmup_rounds}: there are only {self.rounds} rounds; lower it or "
+                "raise rounds"
             )
         images = (self.synthetic_train + self.synthetic_test) * 3 * self.synthetic_size**2
         if images > LARGEST_SYNTHETIC:
@@ -445,7 +445,11 @@ def _explain(detail: Any) -> str:
         return message
     field, (kind, _, problem) = str(detail["loc"][0]), detail["type"].partition("_")
     if detail["type"] in PLAINLY:
-        message = PLAINLY[detail["type"]].format(**detail.get("ctx", {}))
+        facts = {
+            name: f"{value:.10g}" if isinstance(value, float) else value
+            for name, value in detail.get("ctx", {}).items()
+        }
+        message = PLAINLY[detail["type"]].format(**facts)
     elif kind in NUMBERS and problem in ("parsing", "type", "from_float"):
         default = Experiment.model_fields[field].default
         message = f"must be {NUMBERS[kind]}{'' if default is None else f', such as {default}'}"

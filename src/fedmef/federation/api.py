@@ -32,6 +32,7 @@ from fedmef.federation.simulated.fleet import Fleet, following_users
 from fedmef.runs.directory import Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
+from fedmef.runs.place import check_place
 from fedmef.runs.signals import stop_on_signals
 from fedmef.runs.watchers import Watcher
 from fedmef.sparsity.arrays import Array
@@ -86,6 +87,7 @@ def run(
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
+    check_place(path)
     tell("opening the data and building the network")
     data = opened or open_dataset(experiment)
     if elsewhere and experiment.devices_follow_users:

@@ -55,7 +55,9 @@ def find_builtin_method(name: str) -> type[Method]:
     """The method of that name, if it is one of ours."""
     if name not in METHODS:
         if name.lower() in SETTINGS:
-            raise UserError(f"unknown method '{name}': it is a setting of any method, {SETTINGS[name.lower()]}")
+            raise UserError(
+                f"unknown method '{name}': it is a setting of any method, {SETTINGS[name.lower()]}"
+            )
         raise unknown_name("method", name, METHODS, own_name(name))
     module, kind = METHODS[name]
     with naming_the_extra():

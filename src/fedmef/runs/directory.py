@@ -49,8 +49,7 @@ from fedmef.runs.metrics import (
     read_record,
     read_rounds,
 )
-from fedmef.runs.place import check_place
-from fedmef.runs.reading import bounded, container_bytes, read_container, read_ordinary
+from fedmef.runs.reading import AGAIN, bounded, container_bytes, read_container, read_ordinary
 from fedmef.runs.records import Round, Summary
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model, State, check_state
@@ -141,7 +140,6 @@ class Run:
     def check_free(path: Path, *, overwrite: bool = False) -> None:
         """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
         if not path.exists():
-            check_place(path)
             return
         try:
             if path.is_dir() and set(path.iterdir()) <= {path / LOCK, *left_behind(path, FILES)}:
@@ -161,11 +159,13 @@ class Run:
         """An existing run; damage is noticed where it is read."""
         if not _is_folder(path):
             what = "it is a file; " if path.exists() else ""
-            raise UserError(f"there is no run directory {path}: {what}name the folder that a run was written to")
+            raise UserError(
+                f"there is no run directory {path}: {what}name the folder that a run was written to"
+            )
         try:
             content = read_ordinary(path / CONFIG, MAXIMUM_CONFIG_BYTES)
         except FileNotFoundError:
-            inside = next(path.glob(f"*/{CONFIG}"), None)
+            inside = min(path.glob(f"*/{CONFIG}"), default=None)
             hint = f"; name one of the runs in it, such as {inside.parent}" if inside else ""
             raise UserError(f"{path} is not a run directory: it has no {CONFIG}{hint}") from None
         experiment = parse_experiment(content, path / CONFIG)
@@ -241,7 +241,7 @@ class Run:
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {NETWORK}: {self._why_missing()}") from None
         except (NetworkError, OverflowError) as error:
-            raise UserError(f"{file} is damaged: {error}") from None
+            raise UserError(f"{file} is damaged: {error}; {AGAIN}") from None
 
     @cached_property
     def class_names(self) -> tuple[str, ...] | None:

@@ -47,7 +47,8 @@ class Comparison:
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(self.methods):
             raise UserError(
-                f"learning rates: '{min(unknown)}' is not one of the methods compared, {', '.join(self.methods)}"
+                f"learning rates: '{min(unknown)}' is not one of the methods compared, "
+                + ", ".join(self.methods)
             )
         named: dict[str, tuple[str | int | float, ...]] = {
             "methods": self.methods,

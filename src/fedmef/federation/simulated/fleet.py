@@ -112,10 +112,13 @@ def following_users(experiment: Experiment, dataset: Dataset) -> Experiment:
         return experiment
     users, asked = len(_shares_of_users(experiment, dataset)), experiment.devices_per_round
     if asked > users and "devices_per_round" in experiment.model_fields_set:
-        raise UserError(f"devices_per_round = {asked}: dataset '{dataset.name}' has only {users} users; lower it")
+        raise UserError(
+            f"devices_per_round = {asked}: dataset '{dataset.name}' has only {users} users; lower it"
+        )
     if experiment.min_devices is not None and experiment.min_devices > users:
         raise UserError(
-            f"min_devices = {experiment.min_devices}: dataset '{dataset.name}' has only {users} users; lower it"
+            f"min_devices = {experiment.min_devices}: dataset '{dataset.name}' has only {users} users; "
+            "lower it"
         )
     return experiment.model_copy(update={"devices": users, "devices_per_round": min(asked, users)})
 
