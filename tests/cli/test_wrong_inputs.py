@@ -37,10 +37,7 @@ SAMPLE = [
     "rnu",
     "run --lr 0.1",
     "run --sparsity 90%",
-    "run --model own.py:Net",
-    "run --dataset ./pets",
     "run --out full",
-    "evaluate runs/begun",
     "predict runs/done nowhere.png",
 ]
 
@@ -58,13 +55,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             sys.modules.pop(name, None)
 
 
+@pytest.fixture(scope="module")
+def before(place: Path) -> dict[str, tuple[int, int]]:
+    return content(place)
+
+
 @pytest.fixture
-def inside(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def inside(
+    place: Path, before: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Be there, and leave it as it was."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    before = content(place)
     yield
     assert content(place) == before
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, TextIO, cast
 
@@ -46,14 +47,19 @@ class LazyCommands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             raise unknown_name("command", cmd_name, COMMANDS)
-        own: typer.Typer = import_module(f"fedmef.cli.{cmd_name}").app
-        command = typer.main.get_command(own)
-        command.name = cmd_name
-        return command
+        return _command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+@cache  # the tests ask several hundred times
+def _command(name: str) -> Any:
+    own: typer.Typer = import_module(f"fedmef.cli.{name}").app
+    command = typer.main.get_command(own)
+    command.name = name
+    return command
 
 
 app = typer.Typer(
