@@ -107,11 +107,19 @@ def naming_the_extra() -> Iterator[None]:
         ) from error
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not in a table, with the nearest one that is."""
-    from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte, for this error only)
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody meant who wrote this one; capitals do not count."""
+    from difflib import get_close_matches  # noqa: PLC0415  (half a megabyte, for errors only)
 
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
+    folded = {other.casefold(): other for other in names}
+    near = get_close_matches(name, names, n=1) or get_close_matches(name.casefold(), folded, n=1)
+    return folded.get(near[0], near[0]) if near else None
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], more: str = "") -> UserError:
+    """The error for a name that is not in a table, with the nearest one, or all and what else may help."""
+    names = sorted(known)
+    near = nearest(name, names)
+    hint = f"did you mean '{near}'?" if near else f"known: {', '.join(names)}{more and f'; {more}'}"
     return UserError(f"unknown {kind} '{name}': {hint}")

@@ -73,7 +73,6 @@ def test_the_version_is_the_packages(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["frobnicate"], "No such command 'frobnicate'"),
         (["run", "--no-such-option"], "--no-such-option"),
         (["evaluate"], "Missing argument 'RUN'"),
         (["--frobnicate"], "--frobnicate"),
@@ -84,6 +83,10 @@ def test_a_command_line_that_cannot_be_read_is_a_users_mistake(
 ) -> None:
     check_mistake(ended := invoke(*arguments), expected)
     assert ended.errors.endswith("(see --help)\n")
+
+
+def test_an_unknown_command_comes_with_all_there_are(invoke: Invoke) -> None:
+    check_mistake(invoke("frobnicate"), f"unknown command 'frobnicate': known: {', '.join(sorted(COMMANDS))}")
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])

@@ -21,6 +21,17 @@ def test_help_cuts_no_name_however_narrow_the_terminal(
     assert "…" not in printed
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "cost", "plan"])
+def test_help_begins_with_what_everybody_needs_and_ends_with_injected_faults(
+    command: str, invoke: Invoke
+) -> None:
+    lines = invoke(command, "--help").printed.splitlines()
+    panels = [line.rstrip(":") for line in lines if line.endswith(":") and line[0] not in " -"]
+    assert panels[-1] == "Injected faults"
+    first = [panel for panel in panels if panel not in ("Arguments", "Options")]
+    assert first[:4] == ["What to train", "Federation", "Local training", "Sparsity"]
+
+
 def test_help_groups_options_and_keeps_square_brackets(invoke: Invoke) -> None:
     printed = invoke("run", "--help").printed
     assert "\nFederation:\n  --devices N" in printed

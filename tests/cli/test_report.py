@@ -81,4 +81,4 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, invoke: Invo
     write_run(tmp_path / "a", small(), [0.5])
     (tmp_path / "file").write_text("")
     ended = invoke("report", str(tmp_path), "--out", str(tmp_path / "file"))
-    check_mistake(ended, "cannot write the report")
+    check_mistake(ended, "is not a folder; choose another --out")

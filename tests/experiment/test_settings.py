@@ -39,6 +39,11 @@ def test_a_wrong_value_is_named_with_its_field(field: str, value: object) -> Non
         make_experiment({field: value})
 
 
+def test_by_default_all_devices_train_where_they_are_few() -> None:
+    assert make_experiment({"devices": "4"}).devices_per_round == 4
+    assert make_experiment({"devices": 11}).devices_per_round == 10
+
+
 def test_more_devices_per_round_than_devices_are_refused() -> None:
     with pytest.raises(UserError, match="devices_per_round = 5: there are only 4 devices"):
         make_experiment({"devices": 4, "devices_per_round": 5})

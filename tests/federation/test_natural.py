@@ -66,9 +66,7 @@ def test_a_folder_with_users_is_a_data_set_of_the_command_line(
     assert code == 0, errors
     assert fedmef.Run.open(tmp_path / "run").experiment.devices == 4
     assert invoke("run", *arguments, "--resume", str(tmp_path / "run"), "--rounds", "2").code == 0
-    check_mistake(
-        invoke("run", "--dataset", str(tmp_path)), "there is no folder of that name that Dataset.write"
-    )
+    check_mistake(invoke("run", "--dataset", str(tmp_path)), "(docs/data.md)")
     check_mistake(
         invoke("run", "--dataset", "digits", "--partition", "natural"), "does not say whose its images"
     )
@@ -81,6 +79,16 @@ def test_a_comparison_follows_the_users_too(data: Dataset, tmp_path: Path) -> No
     for _ in range(2):  # the second time all is finished
         runs = run_comparison(comparison, tmp_path / "out")
         assert [run.experiment.devices for run in runs] == [4, 4]
+
+
+def test_by_default_all_users_train_where_they_are_few(data: Dataset) -> None:
+    unsaid = {name: value for name, value in NATURAL.items() if name != "devices_per_round"}
+    followed = following_users(Experiment(**unsaid), data)
+    assert (followed.devices, followed.devices_per_round) == (4, 4)
+    again = make_experiment(Experiment(**unsaid).settings())  # as a comparison makes its experiments
+    assert following_users(again, data) == followed
+    with pytest.raises(UserError, match="min_devices = 5: dataset 'mine' has only 4 users; lower it"):
+        following_users(Experiment(**{**unsaid, "min_devices": 5}), data)
 
 
 def test_another_number_of_devices_is_refused(data: Dataset) -> None:

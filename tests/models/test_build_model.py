@@ -80,7 +80,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_an_unknown_stem_names_those_of_the_network() -> None:
-    with pytest.raises(UserError, match="unknown stem of small_cnn 'imagenet': known: cifar"):
+    with pytest.raises(UserError, match="stem = 'imagenet': small_cnn has only cifar; leave it out"):
         build_model("small_cnn", classes=3, channels=1, stem="imagenet", seed=0)
 
 

@@ -8,6 +8,7 @@ import sys
 import traceback
 import warnings
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, TextIO, cast
 
@@ -15,7 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 import fedmef
-from fedmef.errors import FedmefError, naming_the_extra, printable
+from fedmef.cli.usage import usage_message
+from fedmef.errors import FedmefError, naming_the_extra, printable, unknown_name
 
 # A command's module in this package, and the first line of its help: `fedmef --help` needs no more than that.
 COMMANDS = {
@@ -44,15 +46,20 @@ class LazyCommands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            return None
-        own: typer.Typer = import_module(f"fedmef.cli.{cmd_name}").app
-        command = typer.main.get_command(own)
-        command.name = cmd_name
-        return command
+            raise unknown_name("command", cmd_name, COMMANDS)
+        return _command(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+@cache  # the tests ask several hundred times
+def _command(name: str) -> Any:
+    own: typer.Typer = import_module(f"fedmef.cli.{name}").app
+    command = typer.main.get_command(own)
+    command.name = name
+    return command
 
 
 app = typer.Typer(
@@ -94,7 +101,7 @@ def main() -> None:
         if code == CONTROL_C:  # typer made it of a KeyboardInterrupt
             typer.echo("fedmef: stopped", err=True)
     except usage_error as error:
-        code = _failed(f"{error.format_message()} (see --help)", 2, debug)
+        code = _failed(f"{usage_message(error)} (see --help)", 2, debug)
     except FedmefError as error:
         code = _failed(f"{error}{HINT if _device_raised(error) else ''}", error.exit_code, debug)
     except Exception as error:

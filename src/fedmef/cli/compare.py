@@ -36,6 +36,7 @@ from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import make_experiment
 from fedmef.runs.directory import Run
+from fedmef.runs.place import check_file
 from fedmef.runs.tensorboard import EventFiles, check_tensorboard
 from fedmef.studies.many import DEFAULT_METHODS, Comparison, Failure, plan_runs
 from fedmef.studies.rows import Row, summarize_comparison
@@ -128,8 +129,8 @@ def compare(
         sparsities=(base.sparsity,) if sparsities is None else sparsities_of(sparsities),
         rates={} if learning_rates is None else _rates(learning_rates),
     )
-    if csv_file is not None and (csv_file.is_dir() or not csv_file.parent.is_dir()):
-        raise UserError(f"--csv {csv_file}: that is not a file in a folder that exists")
+    if csv_file is not None:
+        check_file(csv_file, "--csv")
     out = out or Path("runs") / f"compare-{base.dataset}-{base.model}".replace(":", "-")
     plan = plan_runs(comparison.named_experiments(), out, overwrite=overwrite)
     announce("", plan, out)

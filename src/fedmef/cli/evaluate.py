@@ -8,6 +8,7 @@ import typer
 
 from fedmef.cli.common import AllowCode, AsJson, say, shown_metrics
 from fedmef.cli.plain_help import command_app
+from fedmef.experiment.names import load_part
 from fedmef.federation.api import evaluate_run
 from fedmef.runs.directory import Run
 
@@ -26,6 +27,8 @@ def evaluate(
         for name, value in (("data_dir", data_dir), ("accelerator", accelerator))
         if value is not None
     }
+    if accelerator not in (None, "cpu"):
+        load_part("fedmef.nn.backend", "check_accelerator")(accelerator)
     opened.experiment = opened.experiment.model_copy(update=machine)
     score = evaluate_run(opened, allow_code=allow_code)
     if as_json:

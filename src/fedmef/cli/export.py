@@ -11,6 +11,7 @@ from fedmef.costs.units import human_bytes
 from fedmef.errors import UserError
 from fedmef.exports.files import SUFFIXES, Format, exported
 from fedmef.runs.directory import Run
+from fedmef.runs.place import check_file
 from fedmef.wire.files import write_atomically
 
 
@@ -29,15 +30,14 @@ def export(
     """
     opened = Run.open(directory)
     file = directory / f"export{SUFFIXES[kind]}" if out is None else out
-    if file.is_dir() or not file.parent.is_dir():
-        raise UserError(f"--out {file}: give a file in a folder that is there")
+    check_file(file, "--out")
     if file.exists() and not overwrite:
         raise UserError(f"{file} is there already: --overwrite replaces it")
     content = exported(opened.model(), kind)
     try:
         write_atomically(file, content)
     except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}") from None
+        raise UserError(f"{file} cannot be written: {error.strerror}; choose another --out") from None
     network = opened.network
     facts = {
         "file": str(file),

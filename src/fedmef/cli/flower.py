@@ -1,16 +1,19 @@
 """`fedmef flower`: an app to begin with, and the gate of a fleet's server."""
 
 import re
+import ssl
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedmef.cli.plain_help import SETTINGS, PlainHelp
+from fedmef.cli.plain_help import SETTINGS, NamedCommands, PlainHelp
 from fedmef.errors import UserError
 
-app = typer.Typer(help="Apps for Flower: the same methods on a fleet of real machines.", **SETTINGS)
+app = typer.Typer(
+    help="Apps for Flower: the same methods on a fleet of real machines.", cls=NamedCommands, **SETTINGS
+)
 
 # Files of the template that are not modules, and where they go.
 TEXTS = {
@@ -61,7 +64,18 @@ def gate(
         from fedmef.federation.engines.flower.gate import gate_app, serve  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; pip install 'fedmef[flower]'") from None
-    serve(host, port, gate_app(superlink, authority), certificate, key)
+    try:
+        opened = gate_app(superlink, authority)
+    except ssl.SSLError as error:
+        raise UserError(f"--ssl-ca-certfile {authority}: it must be a certificate in PEM ({error})") from None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise UserError(
+            f"--ssl-certfile {certificate}, --ssl-keyfile {key}: give a certificate and its key in PEM "
+            f"({error})"
+        ) from None
+    serve(host, port, opened, certificate, key)
 
 
 def write_app(directory: Path) -> str:
@@ -89,4 +103,4 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another directory") from None

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from fedmef.errors import unknown_name
 
 SETTINGS: dict[str, Any] = {
     "add_completion": False,
@@ -12,6 +14,10 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": None,
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
+
+
+# Panels that few need; the others stand before them, in the order of their options.
+LAST = ("Devices that fail", "Robust and private aggregation", "Messages", "Injected faults")
 
 
 class PlainHelp(TyperCommand):
@@ -33,9 +39,18 @@ class PlainHelp(TyperCommand):
             name, text = record
             # Typer escapes its own brackets for rich even when rich does not print them.
             panels.setdefault(panel, []).append((name, text.replace(r"\[", "[")))
-        for panel, records in panels.items():
+        for panel in sorted(panels, key=lambda panel: LAST.index(panel) + 1 if panel in LAST else 0):
             with formatter.section(panel):
-                formatter.write_dl(records)
+                formatter.write_dl(panels[panel])
+
+
+class NamedCommands(TyperGroup):
+    """A group whose unknown commands are an error of our own: click and typer would both add a hint."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in (known := self.list_commands(ctx)):
+            raise unknown_name("command", cmd_name, known)
+        return super().get_command(ctx, cmd_name)
 
 
 def command_app(command: Callable[..., None]) -> typer.Typer:

@@ -28,8 +28,12 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
     """Write a page and figures about finished runs: accuracy, measured memory, bytes, layers."""
+    for given in runs:
+        if not given.is_dir():
+            Run.open(given)  # which says what is wrong with it
     found = read_runs(runs)
-    _warn(found.left_out)
+    if found.runs:
+        _warn(found.left_out)
     page = _write(found, out or default_place(runs))
     if as_json:
         left_out = [{"run": str(left.path), "reason": left.reason} for left in found.left_out]

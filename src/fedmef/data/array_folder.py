@@ -51,7 +51,7 @@ def map_array(folder: Path, name: str) -> Array:
 
 def damaged(file: Path, reason: object) -> UserError:
     """The error for a file that cannot be what was written."""
-    folder = file.parent
+    folder = file if file.is_dir() else file.parent
     delete = f"delete the folder {folder} and " if folder.suffix == PREPARED else ""
     return UserError(f"{file} is damaged ({' '.join(str(reason).split())}): {delete}{_remedy(folder)}")
 

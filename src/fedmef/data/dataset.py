@@ -30,9 +30,14 @@ class Split:
         if not (isinstance(self.images, np.ndarray) and isinstance(self.labels, np.ndarray)):
             raise UserError("images and labels must be NumPy arrays: tensor.numpy() makes one of a tensor")
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise UserError(f"images must be uint8 [N, C, H, W], not {_kind(self.images)}")
+            raise UserError(
+                f"images must be uint8 [N, C, H, W], not {_kind(self.images)}; "
+                "fedmef.data.from_arrays takes others"
+            )
         if self.labels.dtype != np.int64 or self.labels.ndim != 1:
-            raise UserError(f"labels must be int64 [N], not {_kind(self.labels)}")
+            raise UserError(
+                f"labels must be int64 [N], not {_kind(self.labels)}; labels.astype('int64') converts them"
+            )
         if len(self.images) != len(self.labels):
             raise UserError(f"{len(self.images)} images have {len(self.labels)} labels: give one for each")
         if self.images.size == 0:
@@ -130,14 +135,16 @@ class Dataset:
         train = map_array(folder, "train_images"), map_array(folder, "train_labels")
         test = map_array(folder, "test_images"), map_array(folder, "test_labels")
         users = map_array(folder, USERS) if (folder / f"{USERS}.npy").exists() else None
-        file = folder / DESCRIPTION
         try:
             dataset = cls(name, Split(*train), Split(*test), classes, statistics, folder, users, class_names)
         except UserError as error:
-            raise damaged(file, error) from error
+            raise damaged(folder, error) from error
         means, deviations = map(len, statistics)
         if not means == deviations == dataset.shape[0]:
-            raise damaged(file, f"{means} means and {deviations} deviations for {dataset.shape[0]} channels")
+            raise damaged(
+                folder / DESCRIPTION,
+                f"{means} means and {deviations} deviations for {dataset.shape[0]} channels",
+            )
         return dataset
 
 

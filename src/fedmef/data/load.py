@@ -4,6 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ FILES = {
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
 DATASETS = ("digits", *FILES, "synthetic")
-FROM_PYTHON = (
-    "if the run got its data from Python, give dataset=... to fedmef.resume, or name a function of yours, "
-    "module:function"
+OWN = (
+    "your own: ./folder, or module:function; if the run got its data from Python, give dataset=... to "
+    "fedmef.resume"
 )
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MOST_LOOKED_AT = 1000  # files, to say what a folder holds
 
 
 def default_data_dir() -> Path:
@@ -79,13 +82,20 @@ def load_dataset(
     if name == "synthetic":
         return (synthetic or SyntheticImages()).make()
     if name not in FILES:
-        raise UserError(f"{unknown_name('dataset', name, DATASETS)}; {FROM_PYTHON}")
+        if name and _exists(Path(name)):
+            known = Path(name, DESCRIPTION).exists()
+            raise UserError(
+                f"dataset '{name}': {_no_data_set(Path(name)) if not known else f'write ./{name}'}"
+            )
+        raise unknown_name("dataset", name, DATASETS, OWN)
     return _from_files(FILES[name], (data_dir or default_data_dir()).expanduser(), download)
 
 
 def _from_files(source: FromFiles, data_dir: Path, download: bool) -> Dataset:
     archive = source.part("ARCHIVE")
     prepared = data_dir / f"{archive.dataset}.prepared"
+    if data_dir.exists() and not data_dir.is_dir():
+        raise UserError(f"data_dir = '{data_dir}': that is a file; name a folder, which is made if need be")
     if not prepared.exists():
         from fedmef.data.archive import obtain  # noqa: PLC0415  (what is prepared needs no pooch)
 
@@ -99,22 +109,54 @@ def _from_files(source: FromFiles, data_dir: Path, download: bool) -> Dataset:
 def _from_folder(name: str) -> Dataset:
     try:
         folder = Path(name).expanduser()
-        there = (folder / DESCRIPTION).is_file()
-    except (OSError, RuntimeError, ValueError):  # a name that is too long, or of a user that there is not
-        there = False
-    if not there:
-        raise UserError(
-            f"dataset '{name}': there is no folder of that name that Dataset.write wrote "
-            f"({DESCRIPTION}, train_images.npy, ...)"
-        )
+    except RuntimeError:  # of a user that there is not
+        folder = Path(name)
+    if not _exists(folder / DESCRIPTION):
+        raise UserError(f"dataset '{name}': {_no_data_set(folder)}")
     return Dataset.open(folder)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False
+
+
+def _no_data_set(folder: Path) -> str:
+    """What is in a folder that `Dataset.write` did not write, and how to make a data set of it."""
+    if not _exists(folder):
+        return "there is no such folder; check its name, or make it (docs/data.md)"
+    if not folder.is_dir():
+        return "that is a file; name a folder that Dataset.write wrote (docs/data.md)"
+    files = [file.suffix.lower() for file in islice(folder.rglob("*"), MOST_LOOKED_AT)]
+    root = folder.parent if folder.name in ("train", "test") else folder
+    out = f"{root.absolute().name.removesuffix('.data')}.data"
+    write = f".write('{out}'), then --dataset ./{out} (docs/data.md)"
+    if any(suffix in IMAGES for suffix in files):
+        return (
+            f"images in {root}/train/CLASS and {root}/test/CLASS are converted once, in Python: "
+            f"fedmef.data.from_image_folder('{root}', size=(32, 32)){write}"
+        )
+    if ".npy" in files and not (folder / "train_images.npy").exists():
+        return f"arrays are converted once, in Python: fedmef.data.from_arrays(...){write}"
+    return f"it has no {DESCRIPTION}; write it again (Dataset.write, docs/data.md)"
 
 
 def _from_user(name: str) -> Dataset:
     function = load_object("dataset", name)
     if not callable(function):
         raise UserError(f"dataset '{name}' is a {type(function).__name__}, not a function")
-    dataset = function()
+    try:
+        dataset = function()
+    except UserError as error:
+        named = str(error).startswith("dataset ")
+        raise UserError(str(error) if named else f"dataset '{name}': {error}") from error
+    except Exception as error:
+        raise UserError(
+            f"dataset '{name}': called without arguments, it raised {type(error).__name__}: {error} "
+            "(--debug shows where)"
+        ) from error
     if not isinstance(dataset, Dataset):
         raise UserError(f"dataset '{name}' returned a {type(dataset).__name__}: return a fedmef.data.Dataset")
     return dataset

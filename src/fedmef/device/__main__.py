@@ -88,8 +88,7 @@ def _work(arguments: Sequence[str]) -> int:
         device = native_device(
             open_own_data(options["data"], store or Path(options["data"])),
             number=int(number),
-            # Whoever serves has made the folder above it; if that is gone, it shall not come back.
-            store=None if store is None else Store(store, parents="serve" not in options),
+            store=None if store is None else _store(store, made_here="serve" not in options),
             methods=[value for name, value in given if name == "--method"],
             trusts_server="trust-server" in options,
         )
@@ -114,8 +113,27 @@ def _check_files(message: Path, answer: Path) -> None:
     """Before training, which takes long."""
     if message.is_dir() or not message.exists():
         raise UserError(f"MESSAGE = '{message}': there is no such file")
-    if answer.is_dir() or not answer.parent.is_dir():
+    # A device such as /dev/null would be replaced by a file.
+    if not answer.parent.is_dir() or (answer.exists() and not answer.is_file()):
         raise UserError(f"ANSWER = '{answer}': must be a file in a folder that exists")
+    trial = answer.with_name(f".{answer.name}.trial")
+    try:
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise UserError(
+            f"ANSWER = '{answer}' cannot be written: {error.strerror}; name another file"
+        ) from None
+
+
+def _store(folder: Path, made_here: bool) -> Store:
+    """Whoever serves has made the folder above it; if that is gone, it shall not come back."""
+    try:
+        if made_here:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--store {folder} cannot be made: {error.strerror}; name another folder") from None
+    return Store(folder, parents=made_here)
 
 
 if __name__ == "__main__":

@@ -196,16 +196,21 @@ def _decode(files: list[tuple[Path, int]], shape: tuple[int, ...], to: Path) -> 
 def decoded_pixels(files: Iterable[Path], shape: tuple[int, ...]) -> Iterator[Array]:
     """Image files, one after the other, in the size and the colours that a network takes."""
     try:
-        from PIL import Image  # noqa: PLC0415  (arrays need no Pillow)
+        from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  (arrays need no Pillow)
     except ModuleNotFoundError:
         raise UserError("image files need Pillow: pip install pillow; or give arrays, images.npy") from None
     channels, height, width = shape
     if channels not in (1, 3):
         raise UserError(f"image files have 1 or 3 channels, and the network takes {channels}: give arrays")
     for file in files:
+        if not file.is_file():
+            there = "that is a folder; name the files in it" if file.is_dir() else "check its name"
+            raise UserError(f"there is no image file {file}: {there}")
         try:
             with Image.open(file) as image:
                 small = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+        except UnidentifiedImageError:
+            raise UserError(f"{file} is no image that Pillow can read: convert it to PNG or JPEG") from None
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise UserError(f"{file} is no image: {error}") from None
         yield np.asarray(small).reshape(height, width, channels).transpose(2, 0, 1)

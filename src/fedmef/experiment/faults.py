@@ -73,10 +73,12 @@ def read_fault_plan(file: Path) -> str:
     """A TOML file of `[[fault]]` tables with `round`, `device` and `fault`, in the form of `--faults`."""
     try:
         entries = tomllib.loads(read_bounded(file, MAXIMUM_PLAN_BYTES).decode())["fault"]
-        faults = ",".join(f"{entry['fault']}@{entry['round']:d}:{entry['device']:d}" for entry in entries)
+        faults = ",".join(f"{entry['fault']}@{entry['round']}:{entry['device']}" for entry in entries)
         Faults.parse(faults)
     except OSError as error:
-        raise UserError(f"--fault-plan {file}: {error.strerror}") from None
+        raise UserError(
+            f"--fault-plan {file}: {error.strerror}; name a TOML file of [[fault]] tables"
+        ) from None
     except (UserError, ValueError, KeyError, TypeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(

@@ -22,9 +22,17 @@ def read_experiment(path: Path, overrides: Mapping[str, Any] | None = None) -> E
     try:
         content = read_bounded(path, MAXIMUM_CONFIG_BYTES)
     except FileNotFoundError:
-        raise UserError(f"there is no configuration file {path}") from None
+        raise UserError(
+            f"there is no configuration file {path}: name an experiment's TOML file, or give settings as "
+            "options (a switch such as --augment takes no value)"
+        ) from None
+    except IsADirectoryError:
+        raise UserError(
+            f"{path} is a folder: name an experiment's TOML file; "
+            f"`fedmef run --resume {path}` continues a run"
+        ) from None
     except OSError as error:
-        raise UserError(f"{path} is not a readable TOML file: {error}") from None
+        raise UserError(f"{path} is not a readable TOML file: {error.strerror or error}") from None
     return parse_experiment(content, path, overrides)
 
 
@@ -35,12 +43,21 @@ def parse_experiment(content: bytes, path: Path, overrides: Mapping[str, Any] | 
         raise UserError(f"{path} is not an experiment: it has more than {MOST_SIGNS} dots or brackets")
     try:
         values = tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a readable TOML file: it is not text in UTF-8 ({error})") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not a readable TOML file: {str(error)[:MOST_SIGNS]}") from None
+        raise UserError(
+            f"{path} is not a readable TOML file: {str(error)[:MOST_SIGNS]}; write a line for each setting, "
+            'such as rounds = 10 or method = "fedmef"'
+        ) from None
+    if tables := [name for name, value in values.items() if isinstance(value, dict)]:
+        raise UserError(f"{path}: an experiment has no tables; leave [{tables[0]}] out, its settings stay")
     try:
         return make_experiment({**values, **(overrides or {})})
     except RecursionError:
         raise UserError(f"{path} is not an experiment: it is nested too deep") from None
+    except UserError as error:
+        raise UserError(f"{path}{' and the options' if overrides else ''}: {error}") from None
 
 
 def to_toml(experiment: Experiment) -> str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedmef.errors import UserError, naming_the_extra
+from fedmef.errors import UserError, naming_the_extra, nearest
 
 
 def load_object(kind: str, path: str) -> object:
@@ -14,6 +14,8 @@ def load_object(kind: str, path: str) -> object:
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
         raise UserError(f"{kind} '{path}' is not of the form 'package.module:name'")
+    if module_name.endswith(".py") or "/" in module_name:
+        raise UserError(f"{kind} '{path}' names a file: {_module_instead(Path(module_name), name)}")
 
     # An installed command, unlike `python -m`, does not look for modules in the current folder.
     # At the end of the path, so that nothing installed is shadowed.
@@ -37,10 +39,27 @@ def load_object(kind: str, path: str) -> object:
         try:
             value = getattr(value, part)
         except AttributeError as error:
-            own = "; put it in a file, or use engine='inline' without device_memory"
-            hint = own if module_name == "__main__" else ""
+            near = nearest(part, [name for name in dir(value) if not name.startswith("_")])
+            hint = f"; did you mean '{near}'?" if near else ""
+            if module_name == "__main__":
+                hint = "; put it in a file, or use engine='inline' without device_memory"
             raise UserError(f"{kind} '{path}': module '{module_name}' has no '{name}'{hint}") from error
     return value
+
+
+def _module_instead(file: Path, name: str) -> str:
+    """How to write `folder/file.py:name`. Worker processes import it too, by its module's name."""
+    folder, module = file.parent, file.name.removesuffix(".py")
+    if folder.is_absolute() or not all(part.isidentifier() for part in folder.parts):
+        return f"write its module's name, '{module}:{name}', and run from the folder {folder}"
+    return f"write its module's name, '{'.'.join((*folder.parts, module))}:{name}'"
+
+
+def own_name(name: str) -> str:
+    """What may help with an unknown name: how to write one of the user's own."""
+    module, dot, last = name.rpartition(".")
+    own = f"{module}:{last}" if dot and last != "py" and module.replace(".", "").isidentifier() else ""
+    return f"one of your own is named {own or 'module:name'}"
 
 
 def load_part(module: str, name: str) -> Any:

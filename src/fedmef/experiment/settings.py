@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from fedmef.errors import UserError, unknown_name
+from fedmef.errors import UserError, nearest
 from fedmef.experiment.faults import Faults
 from fedmef.wire.floats import WireType
 from fedmef.wire.job import CROSS_ENTROPY, MOST_EPOCHS, Job, LeftOver
@@ -53,7 +62,9 @@ class Experiment(BaseModel):
     seed: int = Field(default=0, ge=0, le=2**53, description="Everything random derives from it.")
 
     devices: int = Field(default=20, ge=1, description="Devices that share the training data.")
-    devices_per_round: int = Field(default=10, ge=1, description="Devices that train in each round.")
+    devices_per_round: int = Field(
+        default=10, ge=1, description="Devices that train in each round, or all if there are fewer."
+    )
     rounds: int = Field(default=40, ge=1, description="Rounds R.")
     partition: Literal["dirichlet", "iid", "natural"] = Field(
         default="dirichlet",
@@ -267,13 +278,20 @@ class Experiment(BaseModel):
     synthetic_train: int = Field(default=2000, ge=1, description="synthetic: training images.")
     synthetic_test: int = Field(default=500, ge=1, description="synthetic: test images.")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and not isinstance(cls.model_fields[info.field_name or ""].default, bool):
+            raise ValueError("must not be true or false")
+        return value
+
     @field_validator("data_dir")
     @classmethod
     def _wherever_it_is_resumed(cls, folder: Path | None) -> Path | None:
         try:
             return None if folder is None else folder.expanduser().absolute()
-        except RuntimeError as error:  # ~ of nobody
-            raise ValueError(str(error)) from None
+        except RuntimeError:  # ~ of nobody
+            raise ValueError("there is no such user; write the folder's path") from None
 
     @field_validator("skip", "keep_dense", "first_layers", "last_layers", mode="before")
     @classmethod
@@ -323,6 +341,19 @@ class Experiment(BaseModel):
         Faults.parse(faults)
         return faults
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fewer_devices_all_train(cls, values: Any) -> Any:
+        """By default: who asks for 5 devices need not say that 5 train in a round."""
+        fields, given = cls.model_fields, isinstance(values, dict) and "devices_per_round" not in values
+        try:
+            devices = int(values["devices"]) if given else 0
+        except (KeyError, TypeError, ValueError):
+            return values  # there are enough by default, or it is no number
+        if 0 < devices < fields["devices_per_round"].default:
+            return {**values, "devices_per_round": devices}
+        return values
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> "Experiment":
         if self.devices_per_round > self.devices and not self.devices_follow_users:
@@ -334,6 +365,11 @@ class Experiment(BaseModel):
             raise ValueError(
                 f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
                 "lower it or raise devices_per_round"
+            )
+        if self.warmup_rounds >= self.rounds:
+            raise ValueError(
+                f"warmup_rounds = {self.warmup_rounds}: there are only {self.rounds} rounds; lower it or "
+                "raise rounds"
             )
         images = (self.synthetic_train + self.synthetic_test) * 3 * self.synthetic_size**2
         if images > LARGEST_SYNTHETIC:
@@ -351,7 +387,9 @@ class Experiment(BaseModel):
 
     def settings(self) -> dict[str, Any]:
         """Every setting, to make a similar experiment of; devices that follow the users still do."""
-        return self.model_dump(exclude={"devices"} if self.devices_follow_users else None)
+        if not self.devices_follow_users:
+            return self.model_dump()
+        return self.model_dump(exclude={"devices", "devices_per_round"} - self.model_fields_set)
 
     @property
     def fewest_devices(self) -> int:
@@ -405,18 +443,52 @@ def make_experiment(values: Mapping[str, Any]) -> Experiment:
     """An experiment from loose values; a `UserError` names each wrong field, its value and the remedy."""
     for name in values:
         if name not in Experiment.model_fields:
-            raise unknown_name("setting", name, Experiment.model_fields)
+            raise _unknown_setting(name)
     try:
         return Experiment(**values)
     except ValidationError as error:
         raise UserError("; ".join(_explain(detail) for detail in error.errors())) from None
 
 
+def _unknown_setting(name: str) -> UserError:
+    near = nearest(name, Experiment.model_fields)
+    return UserError(
+        f"unknown setting '{name}': "
+        + (f"did you mean '{near}'?" if near else "`fedmef run --help` lists them as options")
+    )
+
+
+# pydantic's own words, said more plainly.
+PLAINLY = {
+    "bool_parsing": "must be true or false",
+    "byte_size": "say it as 64MB, 64MiB or a number of bytes",
+    "byte_size_unit": "say it as 64MB, 64MiB or a number of bytes",
+    "finite_number": "must be a finite number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "string_type": "must be a text in quotes",
+}
+NUMBERS = {"int": "a whole number", "float": "a number"}
+
+
 def _explain(detail: Any) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not detail["loc"]:
         return message
-    return f"{detail['loc'][0]} = {_shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}"
+    field, (kind, _, problem) = str(detail["loc"][0]), detail["type"].partition("_")
+    if detail["type"] in PLAINLY:
+        facts = {
+            name: f"{value:.10g}" if isinstance(value, float) else value
+            for name, value in detail.get("ctx", {}).items()
+        }
+        message = PLAINLY[detail["type"]].format(**facts)
+    elif kind in NUMBERS and problem in ("parsing", "type", "from_float"):
+        default = Experiment.model_fields[field].default
+        message = f"must be {NUMBERS[kind]}{'' if default is None else f', such as {default}'}"
+    return f"{field} = {_shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}"
 
 
 def _shortened(text: str) -> str:

@@ -34,6 +34,7 @@ from fedmef.runs.callbacks import AnyCallback, Callback, as_callbacks
 from fedmef.runs.directory import CODE_FIELDS, Run
 from fedmef.runs.lock import check_unlocked, locked
 from fedmef.runs.metrics import check_length
+from fedmef.runs.place import check_place
 from fedmef.runs.signals import stop_on_signals
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.network import Network
@@ -95,6 +96,7 @@ def run(
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)
+    check_place(path)
     tell("opening the data and building the network")
     data = opened or open_dataset(experiment)
     if elsewhere and experiment.devices_follow_users:

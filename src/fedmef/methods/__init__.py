@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fedmef.errors import UserError, naming_the_extra, unknown_name
-from fedmef.experiment.names import load_object
+from fedmef.experiment.names import load_object, own_name
 from fedmef.methods.base import Adjustment, Method, Recipe
 from fedmef.wire.job import Job
 from fedmef.wire.update import Extras, Update
@@ -42,11 +42,23 @@ METHODS: Mapping[str, tuple[str, str]] = {
     "zerofl": ("zerofl", "ZeroFL"),
 }
 
+# What others call a method, and is a setting here.
+SETTINGS: Mapping[str, str] = {
+    "fedadam": "server_optimizer = adam",
+    "fedavgm": "server_optimizer = momentum",
+    "fedopt": "server_optimizer = adam",
+    "fedprox": "proximal, such as 0.1",
+}
+
 
 def find_builtin_method(name: str) -> type[Method]:
     """The method of that name, if it is one of ours."""
     if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
+        if name.lower() in SETTINGS:
+            raise UserError(
+                f"unknown method '{name}': it is a setting of any method, {SETTINGS[name.lower()]}"
+            )
+        raise unknown_name("method", name, METHODS, own_name(name))
     module, kind = METHODS[name]
     with naming_the_extra():
         method: type[Method] = getattr(import_module(f"{__name__}.{module}"), kind)

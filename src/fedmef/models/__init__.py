@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedmef.errors import UserError, unknown_name
-from fedmef.experiment.names import load_object
+from fedmef.experiment.names import load_object, own_name
 from fedmef.experiment.randomness import derive_seed
 from fedmef.models.mobilenet_v2 import mobilenet_v2
 from fedmef.models.resnet import STEMS, resnet18, resnet34, resnet50
@@ -65,10 +65,25 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: that would seed the accelerators' generators as well.
         torch.default_generator.manual_seed(derive_seed(seed, "model"))
-        network = builder(classes=classes, channels=channels)
+        network = _called(name, builder, classes, channels)
     if not isinstance(network, nn.Module):
         raise UserError(f"model '{name}' returned {type(network).__name__}: it must return a torch.nn.Module")
     return network
+
+
+def _called(name: str, builder: Builder, classes: int, channels: int) -> object:
+    """What the builder gives; code of the user's own may raise anything."""
+    if ":" not in name:
+        return builder(classes=classes, channels=channels)
+    try:
+        return builder(classes=classes, channels=channels)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"model '{name}': called with classes={classes} and channels={channels}, it raised "
+            f"{type(error).__name__}: {error} (--debug shows where)"
+        ) from error
 
 
 def find_builder(name: str, width: int | None = None, stem: str | None = DEFAULT_STEM) -> Builder:
@@ -78,11 +93,11 @@ def find_builder(name: str, width: int | None = None, stem: str | None = DEFAULT
 
 def _table_builder(name: str, width: int | None, stem: str | None) -> Builder:
     if name not in MODELS:
-        raise unknown_name("model", name, MODELS)
+        raise unknown_name("model", name, MODELS, own_name(name))
     stems = MODELS[name]
     chosen = stem or DEFAULT_STEM
     if chosen not in stems:
-        raise unknown_name(f"stem of {name}", chosen, stems)
+        raise UserError(f"stem = '{chosen}': {name} has only {', '.join(stems)}; leave it out")
     return stems[chosen] if width is None else partial(stems[chosen], width=width)
 
 
@@ -90,12 +105,21 @@ def _own_builder(path: str, width: int | None, stem: str | None) -> Builder:
     if width is not None or stem not in (None, DEFAULT_STEM):
         raise UserError(f"model '{path}' is your own: width and stem are up to its function, leave them out")
     function = load_object("model", path)
+    if isinstance(function, nn.Module):
+        raise UserError(
+            f"model '{path}' is a network already: name its class, or a function that builds it anew from "
+            "classes and channels"
+        )
     if not callable(function):
-        raise UserError(f"model '{path}' is {type(function).__name__}: it must be a function")
+        raise UserError(
+            f"model '{path}' is {type(function).__name__}: it must be a function or a class that takes "
+            "classes and channels"
+        )
     try:
         inspect.signature(function).bind(classes=0, channels=0)
     except TypeError as error:
         raise UserError(
-            f"model '{path}' cannot be called with the keywords classes and channels: {error}"
+            f"model '{path}' cannot be called with the keywords classes and channels: {error}; "
+            "write a function of these two that returns it"
         ) from error
     return function

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from fedmef.errors import UserError
+from fedmef.errors import UserError, nearest
 
 
 class Names:
@@ -23,7 +23,9 @@ class Names:
             names += [name for name, _ in model.named_parameters()]
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise UserError(f"{argument}: no module of {type(model).__name__} matches '{pattern}'")
+                near = nearest(pattern, filter(None, names)) or next(filter(None, names), "")
+                hint = f"; names are such as '{near}'" if near else ""
+                raise UserError(f"{argument}: no module of {type(model).__name__} matches '{pattern}'{hint}")
 
     def match(self, name: str) -> bool:
         """Whether a pattern names this module or one that contains it."""

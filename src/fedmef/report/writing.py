@@ -1,6 +1,5 @@
 """Writing a report: the page and its figures, each file complete or absent."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +10,11 @@ from fedmef.report.groups import group_runs
 from fedmef.report.page import report_page
 from fedmef.report.reading import FoundRuns, holds_runs
 from fedmef.runs.directory import CONFIG
+from fedmef.runs.place import check_place
 from fedmef.wire.files import write_atomically
 
 PAGE, FIGURES = "report.html", "figures"
+MOST_REASONS = 3  # in an error
 
 
 def write_report(
@@ -27,8 +28,10 @@ def write_report(
     if (out / CONFIG).exists():
         raise UserError(f"{out} is a run itself; choose another --out for the report")
     if not found.runs:
-        raise UserError("none of these is a finished run: there is nothing to report")
-    _check_place(out)
+        reasons = [str(left) for left in found.left_out]
+        more = f"; and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        raise UserError(f"there is nothing to report: {'; '.join(reasons[:MOST_REASONS])}{more}")
+    check_place(out)
     groups = group_runs(found.runs, tell, allow_code=allow_code)
     tell("drawing")
     drawings = draw_all(groups)
@@ -50,15 +53,6 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write the report into {out}: {error.strerror}") from None
     return out / PAGE
-
-
-def _check_place(out: Path) -> None:
-    """Before minutes of measuring: raise `UserError` when nothing could be written there."""
-    there = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise UserError(f"cannot write the report into {out}: {there} is no directory")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write the report into {out}: {there} may not be written to")
 
 
 def default_place(paths: Sequence[Path]) -> Path:

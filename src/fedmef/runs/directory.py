@@ -49,7 +49,7 @@ from fedmef.runs.metrics import (
     read_record,
     read_rounds,
 )
-from fedmef.runs.reading import bounded, container_bytes, read_container, read_ordinary
+from fedmef.runs.reading import AGAIN, bounded, container_bytes, read_container, read_ordinary
 from fedmef.runs.records import Round, Summary
 from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model, State, check_state
@@ -150,7 +150,7 @@ class Run:
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
         if not (path / CONFIG).is_file() and not path.joinpath(NETWORK).is_file():
-            raise UserError(f"{path} exists and is not a run; choose another directory")
+            raise UserError(f"{path} exists and is not a run; choose another --out")
         if not overwrite and ((path / SUMMARY).exists() or has_checkpoint(path)):
             raise UserError(
                 f"{path} holds a run already; choose another directory, overwrite it (--overwrite) or "
@@ -161,11 +161,16 @@ class Run:
     def open(cls, path: Path) -> "Run":
         """An existing run; damage is noticed where it is read."""
         if not _is_folder(path):
-            raise UserError(f"there is no run directory {path}")
+            what = "it is a file; " if path.exists() else ""
+            raise UserError(
+                f"there is no run directory {path}: {what}name the folder that a run was written to"
+            )
         try:
             content = read_ordinary(path / CONFIG, MAXIMUM_CONFIG_BYTES)
         except FileNotFoundError:
-            raise UserError(f"{path} is not a run directory: it has no {CONFIG}") from None
+            inside = min(path.glob(f"*/{CONFIG}"), default=None)
+            hint = f"; name one of the runs in it, such as {inside.parent}" if inside else ""
+            raise UserError(f"{path} is not a run directory: it has no {CONFIG}{hint}") from None
         experiment = parse_experiment(content, path / CONFIG)
         if experiment.data_dir is not None and not _is_folder(experiment.data_dir):
             # A run from elsewhere must not make folders here, not even for a download.
@@ -247,7 +252,7 @@ class Run:
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {NETWORK}: {self._why_missing()}") from None
         except (NetworkError, OverflowError) as error:
-            raise UserError(f"{file} is damaged: {error}") from None
+            raise UserError(f"{file} is damaged: {error}; {AGAIN}") from None
 
     @cached_property
     def class_names(self) -> tuple[str, ...] | None:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fedmef.errors import FedmefError, FedmefWarning, UserError
 from fedmef.experiment.settings import Experiment
-from fedmef.runs.reading import read_ordinary
+from fedmef.runs.reading import AGAIN, read_ordinary
 from fedmef.runs.records import Count, DeviceReport, Record, Round
 from fedmef.wire.files import write_atomically
 
@@ -112,7 +112,7 @@ def read_record(kind: type[Kind], text: bytes, file: Path) -> Kind:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))[:200]
-        raise UserError(f"{file} is damaged: {place}: {first['msg'][:500]}") from None
+        raise UserError(f"{file} is damaged: {place}{place and ': '}{first['msg'][:500]}; {AGAIN}") from None
 
 
 def _append(file: Path, line: str, limit: int) -> bool:

@@ -20,6 +20,7 @@ from fedmef.wire.container import (
 )
 
 PIECE_BYTES = 2**20
+AGAIN = "copy the run again, or repeat it"  # what to do with a damaged one
 LENGTH_BYTES = 8  # before the header of a container
 
 
@@ -63,7 +64,7 @@ def read_container(file: Path) -> tuple[dict[str, Array], Header]:
             raise MessageError("it is not complete, or longer than it says")
         return decode(read_ordinary(file, MAXIMUM_BYTES))
     except MessageError as error:
-        raise UserError(f"{file} is damaged: {error}") from None
+        raise UserError(f"{file} is damaged: {error}; {AGAIN}") from None
 
 
 def container_bytes(arrays: Mapping[str, Array], header: Mapping[str, Any], file: Path) -> bytes:

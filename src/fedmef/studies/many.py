@@ -1,6 +1,5 @@
 """A comparison: several methods on the same data and partition, a run for each seed, a row for all seeds."""
 
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from fedmef.runs.callbacks import AnyCallback
 from fedmef.runs.checkpoints import has_checkpoint
 from fedmef.runs.directory import CONFIG, SUMMARY, Run, read_finished
 from fedmef.runs.lock import locked
+from fedmef.runs.place import check_place
 from fedmef.runs.signals import stop_on_signals
 
 DEFAULT_METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
@@ -46,7 +46,10 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(self.methods):
-            raise UserError(f"learning rates: '{min(unknown)}' is not one of the methods compared")
+            raise UserError(
+                f"learning rates: '{min(unknown)}' is not one of the methods compared, "
+                + ", ".join(self.methods)
+            )
         named: dict[str, tuple[str | int | float, ...]] = {
             "methods": self.methods,
             "seeds": self.seeds,
@@ -163,7 +166,7 @@ def plan_runs(
         if (run := found[name]) is None or not _is_done(run, experiment)
     ]
     if pending:
-        _check_writable(out)
+        check_place(out)
     for experiment in pending:
         preparation.check_names(experiment)  # all names before the first data set, which may be a download
     for experiment in pending:
@@ -251,12 +254,6 @@ def _carry_out_one(planned: PlannedRun, callbacks: Sequence[AnyCallback]) -> Run
 
 def _is_done(run: Run, experiment: Experiment) -> bool:
     return run.finished and run.experiment.rounds == experiment.rounds
-
-
-def _check_writable(out: Path) -> None:
-    nearest = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise UserError(f"{out} cannot be made: {nearest} is not a folder to write in; choose another --out")
 
 
 def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | None:

@@ -110,13 +110,17 @@ def following_users(experiment: Experiment, dataset: Dataset) -> Experiment:
     """The experiment with a device for each of the data's users, if it says so and gives no other number."""
     if not experiment.devices_follow_users:
         return experiment
-    shares = _shares_of_users(experiment, dataset)
-    if experiment.devices_per_round > len(shares):
+    users, asked = len(_shares_of_users(experiment, dataset)), experiment.devices_per_round
+    if asked > users and "devices_per_round" in experiment.model_fields_set:
         raise UserError(
-            f"devices_per_round = {experiment.devices_per_round}: dataset '{dataset.name}' has only "
-            f"{len(shares)} users; lower it"
+            f"devices_per_round = {asked}: dataset '{dataset.name}' has only {users} users; lower it"
         )
-    return experiment.model_copy(update={"devices": len(shares)})
+    if experiment.min_devices is not None and experiment.min_devices > users:
+        raise UserError(
+            f"min_devices = {experiment.min_devices}: dataset '{dataset.name}' has only {users} users; "
+            "lower it"
+        )
+    return experiment.model_copy(update={"devices": users, "devices_per_round": min(asked, users)})
 
 
 def _shares_of_users(experiment: Experiment, dataset: Dataset) -> list[Integers]:
