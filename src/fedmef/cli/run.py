@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import fedmef
+from fedmef.cli.backend_note import BackendNote
 from fedmef.cli.common import (
     AllowCode,
     AsJson,
@@ -56,8 +57,9 @@ def run(
         check_tensorboard()
     overrides = with_fault_plan(overrides, fault_plan)
     events = EventFiles()
-    with closing(events), RunProgress(Console(stderr=True)) as progress:
-        watchers: list[Watcher] = [progress, events] if tensorboard else [progress]
+    console = Console(stderr=True)
+    with closing(events), RunProgress(console) as progress:
+        watchers: list[Watcher] = [BackendNote(console), progress, *([events] if tensorboard else [])]
         try:
             if resume is not None:
                 if out or overwrite:
