@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
+from fedmef.data.array_folder import PREPARED
 from fedmef.data.load import names_folder
 from fedmef.device.backend import backend_for, own_module
 from fedmef.device.choice import missing_kernels
@@ -261,7 +262,8 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
 
 def new_directory(experiment: Experiment) -> Path:
     """A directory under `runs/` that is not there yet, named after the time and the experiment."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}"
+    data = Path(experiment.dataset).name if names_folder(experiment.dataset) else experiment.dataset
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{data}"
     name = name.replace(":", "-").replace("/", "-")
     path = Path("runs") / name
     number = 2
@@ -275,7 +277,10 @@ def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
     """The experiment with the name of the data that it gets; a user's own function or folder stays named."""
     if dataset is None or ":" in experiment.dataset or names_folder(experiment.dataset):
         return experiment
-    return experiment.model_copy(update={"dataset": dataset.name})
+    name, folder = dataset.name, dataset.folder
+    if folder is not None and folder.suffix != PREPARED and ":" not in str(folder.absolute()):
+        name = folder.absolute().as_posix()  # from there it is found again, to resume or to evaluate
+    return experiment.model_copy(update={"dataset": name})
 
 
 def _fleet(prepared: Prepared, path: Path, elsewhere: bool) -> Fleet:

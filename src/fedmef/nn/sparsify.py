@@ -88,6 +88,7 @@ def sparsify(
     """
     if initialization not in get_args(Initialization):
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
+    _check_model(model)
     given = Example.of(example)
     with unchanged_on_error(model):
         if not consume or has_lazy_modules(model):
@@ -130,6 +131,13 @@ def sparsify(
     if not quiet and not consume:
         print(conversion, file=sys.stderr)
     return model
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, type):
+        raise UserError(f"model = {model.__name__}: a class; call it for a network: {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model = a {type(model).__name__}: give a torch.nn.Module")
 
 
 def dense_by_default(model: nn.Module, example: Tensor | Sequence[Any] | None = None) -> list[str]:
