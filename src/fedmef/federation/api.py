@@ -15,7 +15,7 @@ from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
 from fedmef.experiment.names import load_part
-from fedmef.experiment.settings import Experiment
+from fedmef.experiment.settings import LONGEST_NAME, Experiment
 from fedmef.federation.arguments import Part, as_dataset, experiment_of
 from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
@@ -277,9 +277,11 @@ def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
     """The experiment with the name of the data that it gets; a user's own function or folder stays named."""
     if dataset is None or ":" in experiment.dataset or names_folder(experiment.dataset):
         return experiment
-    name, folder = dataset.name, dataset.folder
-    if folder is not None and folder.suffix != PREPARED and ":" not in str(folder.absolute()):
-        name = folder.absolute().as_posix()  # from there it is found again, to resume or to evaluate
+    name = dataset.name
+    if dataset.folder is not None and dataset.folder.suffix != PREPARED:
+        path = dataset.folder.absolute().as_posix()  # from there it is found again, to resume or to evaluate
+        if ":" not in path and len(path) <= LONGEST_NAME:  # a colon is a function's
+            name = path
     return experiment.model_copy(update={"dataset": name})
 
 
