@@ -1,5 +1,6 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_a_network_of_ones_own_that_is_too_large_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedmef.report.size.MOST_ACTIVATIONS", 1000)
-    settings = {"model": "gone:network", "width": None}
+    settings: dict[str, Any] = {"model": "gone:network", "width": None}
     write_run(tmp_path / "a", small(**settings), [0.5], classes=2, image_shape=list(NETWORK.input.shape))
     write_run(tmp_path / "b", small("fedavg", **settings), [0.5], classes=2, image_shape=[1, 9, 9])
     first, second = groups_in(tmp_path)  # fedavg comes first

@@ -17,7 +17,7 @@ from fedmef.data.archive import Local
 from fedmef.data.dataset import Dataset, Split
 from fedmef.data.facts import Facts
 from fedmef.errors import UserError
-from fedmef.sparsity.arrays import Bytes, Integers
+from fedmef.sparsity.arrays import Array, Bytes, Integers
 from fedmef.wire.files import read_bounded
 
 FACTS: Facts | None = None  # how many images there are, LEAF's options decide
@@ -35,18 +35,20 @@ LONGEST_NAME = 100
 
 def read_femnist(folder: Path) -> Dataset:
     """The data set from LEAF's folders `train` and `test`."""
-    splits, users = [], np.empty(0, dtype=np.str_)
-    for part in ("train", "test"):
-        files = sorted((folder / part).glob("*.json"))
-        if not files:
-            raise UserError(f"{folder / part} has no *.json file: {ARCHIVE.remedy}")
-        writers = [written for file in files for written in _writers(file)]
-        if not writers:
-            raise _damaged(files[0], "there is no image in any file")
-        splits.append(Split(*(np.concatenate(parts) for parts in list(zip(*writers, strict=True))[1:])))
-        if part == "train":
-            users = np.repeat([name for name, _, _ in writers], [len(labels) for *_, labels in writers])
-    return Dataset("femnist", *splits, len(CLASSES), users=users, class_names=CLASSES)
+    (train, users), (test, _) = _read(folder / "train"), _read(folder / "test")
+    return Dataset("femnist", train, test, len(CLASSES), users=users, class_names=CLASSES)
+
+
+def _read(folder: Path) -> tuple[Split, Array]:
+    """The images of all files, and who wrote each."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise UserError(f"{folder} has no *.json file: {ARCHIVE.remedy}")
+    found = [written for file in files for written in _writers(file)]
+    if not found:
+        raise _damaged(files[0], "there is no image in any file")
+    names, images, labels = zip(*found, strict=True)
+    return Split(np.concatenate(images), np.concatenate(labels)), np.repeat(names, [*map(len, labels)])
 
 
 def _writers(file: Path) -> Iterator[tuple[str, Bytes, Integers]]:
