@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -20,6 +21,7 @@ from PIL import Image
 from torch import nn
 
 import fedmef
+from fedmef.models import resnet18
 from tests.cli.invoking import Invoke, invoke
 
 __all__ = ["invoke"]
@@ -67,24 +69,6 @@ def images():
     from fedmef.data.synthetic import synthetic
     return synthetic(size=8, train=40, test=20, classes=3, seed=0)
 """
-
-
-class MyNetwork(nn.Module):
-    """What a reader has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        first = [nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
-        block = nn.ModuleDict({"conv1": nn.Conv2d(8, 8, 3, padding=1), "bn1": nn.BatchNorm2d(8)})
-        self.first, self.layer1 = nn.Sequential(*first), nn.ModuleList([block])
-        self.last = nn.Linear(8, 10)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        features = self.first(images)
-        (block,) = self.layer1
-        features = torch.relu(block["bn1"](block["conv1"](features)) + features)
-        return self.last(features.mean((2, 3)))
 
 
 def pieces(page: Path) -> list[tuple[str, str]]:
@@ -156,7 +140,7 @@ def test_what_a_page_shows_runs(
     monkeypatch.syspath_prepend(folder)
     names: dict[str, Any] = {
         "__name__": "__main__",
-        "MyNetwork": MyNetwork,
+        "MyNetwork": partial(resnet18, classes=10, width=8),
         "torch": torch,
         "images": torch.zeros(4, 3, 32, 32),
         "labels": torch.zeros(4, dtype=torch.long),

@@ -80,3 +80,19 @@ def test_a_plan_ends_with_a_command_that_runs_it(
 )
 def test_a_mistake_is_a_line(arguments: list[str], expected: str, invoke: Invoke) -> None:
     check_mistake(invoke("plan", *arguments), expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedmef", ""),
+        ("prunefl", "fedmef: every device needs PyTorch: the method needs torch\n"),
+    ],
+)
+def test_a_plan_says_first_what_needs_pytorch(
+    method: str, said: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_process, "_once", lambda *_: process(1000))
+    arguments = ["plan", "--image-shape", "1x8x8", "--width", "4", "--device-memory", "10MB"]
+    code, _, errors = invoke(*arguments, "--method", method)
+    assert (code, errors) == (0, said)

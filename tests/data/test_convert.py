@@ -197,3 +197,32 @@ def test_an_image_folder(tmp_path: Path, write_image: Callable[..., None]) -> No
         from_image_folder(tmp_path / "pets", (4, 4))
     with pytest.raises(UserError, match="train is not there: put images in"):
         from_image_folder(tmp_path / "nothing", (4, 4))
+
+
+@pytest.mark.parametrize("user", [r"/([a-z]+)_", lambda path: path.stem.split("_")[0]])
+def test_the_files_of_an_image_folder_have_users(
+    tmp_path: Path, user: Any, write_image: Callable[..., None]
+) -> None:
+    for name in ("train/cat/ann_1.png", "train/cat/bob_1.png", "train/dog/ann_2.png", "test/cat/1.png"):
+        write_image(tmp_path / name, 5, 9)
+    data = from_image_folder(tmp_path, (4, 4), user=user)
+    assert data.users is not None
+    assert data.users.tolist() == ["ann", "bob", "ann"]
+
+
+@pytest.mark.parametrize(
+    ("user", "message"),
+    [
+        ("([a-z]+", r"user = '\(\[a-z\]\+' is no regular expression"),
+        ("zoe", "user = 'zoe': finds no user in 'cat/ann_1.png'"),
+        (3, "user = 3: give a function of an image's path, or a regular expression"),
+        (lambda path: None, "users must be integers or strings"),
+    ],
+)
+def test_a_rule_for_users_that_finds_none_is_said(
+    tmp_path: Path, user: Any, message: str, write_image: Callable[..., None]
+) -> None:
+    for name in ("train/cat/ann_1.png", "test/cat/1.png"):
+        write_image(tmp_path / name, 5, 9)
+    with pytest.raises(UserError, match=message):
+        from_image_folder(tmp_path, (4, 4), user=user)

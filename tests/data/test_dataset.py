@@ -163,15 +163,31 @@ def test_users_and_class_names_are_written_and_opened(small: Dataset, tmp_path: 
     assert small.users is None
 
 
+@pytest.mark.parametrize("users", [["ann", "bob"] * 15, tuple(range(30))])
+def test_users_may_be_a_list(small: Dataset, users: Any) -> None:
+    found = replace(small, users=users).users
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == list(users)
+
+
+def test_what_is_changed_of_an_opened_data_set_is_in_no_folder(small: Dataset, tmp_path: Path) -> None:
+    small.write(tmp_path / "small")
+    opened = Dataset.open(tmp_path / "small")
+    assert opened.folder == tmp_path / "small"
+    assert replace(opened, train=opened.test).folder is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"users": np.arange(29)}, "30 training images have 29 users: give one for each"),
         (
             {"users": np.arange(30.0)},
-            r"users must be a NumPy array of integers or strings \[N\], not float64",
+            r"users must be integers or strings \[N\], a list or an array, not float64",
         ),
-        ({"users": ["a"] * 30}, "users must be a NumPy array of integers or strings .* not a list"),
+        ({"users": ["a", 1] * 15}, "users must be integers or strings .* not object"),
+        ({"users": ["a"] * 29}, "30 training images have 29 users"),
+        ({"users": "a" * 30}, "users must be integers or strings .* not a str"),
         ({"users": np.array([None] * 30)}, "not object"),
         ({"class_names": ("a", "b")}, "class_names has 2 names, but there are 3 classes"),
         ({"class_names": ("a", "b", "")}, "each must have 1 to 200 characters"),

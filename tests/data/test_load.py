@@ -94,6 +94,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         "cinic10",
         "digits",
         "fashion_mnist",
+        "femnist",
         "synthetic",
         "tiny_imagenet",
     ]

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from fedmef.device import choice
-from fedmef.device.choice import Choice, choose_backend, choose_for, missing_kernels, native_threads
+from fedmef.device.choice import (
+    Choice,
+    choose_backend,
+    choose_for,
+    missing_kernels,
+    native_threads,
+    why_only_torch,
+)
 from fedmef.errors import UserError
 from fedmef.experiment.settings import Experiment
 from tests.sparsity.networks import dense_network, sparse_network
@@ -87,6 +94,25 @@ def test_an_experiment_decides_for_all_its_devices(
 ) -> None:
     have()
     assert choose_for(Experiment(**settings), SPARSE).name == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "reason"),
+    [
+        ({}, {}, ""),
+        ({}, {"method": "fedavg"}, ""),  # it has PyTorch because that is faster, and need not
+        ({}, {"method": "prunefl"}, "the method needs torch"),
+        ({}, {"method": "prunefl", "backend": "torch"}, ""),
+        ({"unsupported": "it cannot do 'mine'"}, {}, "it cannot do 'mine'"),
+        ({"unsupported": "it cannot do 'mine'"}, {"accelerator": "cuda"}, ""),
+        ({"kernels": False}, {}, ""),
+    ],
+)
+def test_what_keeps_an_experiment_from_the_kernels_is_said_in_words(
+    machine: dict[str, Any], settings: dict[str, Any], reason: str, have: Have
+) -> None:
+    have(**machine)
+    assert why_only_torch(Experiment(**settings), SPARSE) == reason
 
 
 def test_kernels_that_were_not_built_are_told_apart_from_those_that_do_not_load(

@@ -11,6 +11,7 @@ import fedmef
 from fedmef.data import Dataset, SyntheticImages
 from fedmef.errors import Interrupted, UserError
 from fedmef.experiment.settings import Experiment, make_experiment
+from fedmef.federation.api import evaluate_run
 from fedmef.federation.simulated.fleet import following_users, partition
 from fedmef.studies.many import Comparison, run_comparison
 from tests.cli.invoking import Invoke, check_mistake, invoke
@@ -99,3 +100,22 @@ def test_another_number_of_devices_is_refused(data: Dataset) -> None:
         following_users(Experiment(**{**NATURAL, "devices_per_round": 30}), data)
     with pytest.raises(UserError, match=r"on a fleet each device has data of its own"):
         fedmef.run(Experiment(**NATURAL), dataset=data, elsewhere=True)
+
+
+def test_a_run_of_an_opened_folder_is_resumed_and_evaluated_without_its_data(
+    data: Dataset, tmp_path: Path
+) -> None:
+    data.write(tmp_path / "mine")
+    opened = Dataset.open(tmp_path / "mine")
+    with pytest.raises(Interrupted):
+        fedmef.run(Experiment(**NATURAL), tmp_path / "run", dataset=opened, callbacks=[interrupted_after(1)])
+    run = fedmef.resume(tmp_path / "run")
+    assert run.experiment.dataset == (tmp_path / "mine").as_posix()
+    assert evaluate_run(run).accuracy == run.summary.test_accuracy
+
+
+def test_a_changed_folder_is_not_recorded_as_it_was(data: Dataset, tmp_path: Path) -> None:
+    data.write(tmp_path / "mine")
+    fewer = replace(Dataset.open(tmp_path / "mine"), test=data.train)
+    run = fedmef.run(Experiment(**{**NATURAL, "rounds": 1}), tmp_path / "run", dataset=fewer)
+    assert run.experiment.dataset == "mine"

@@ -189,19 +189,19 @@ def overwritten_through_another_name(self: Calls, x: Tensor) -> Tensor:
 
 
 OPAQUE_CALLS: dict[str, tuple[Callable[[Calls, Tensor], Tensor], str]] = {
-    "an unknown function": (lambda _, x: pooled(F.silu(x)), "silu"),
-    "a mean over channels": (lambda _, x: x.mean((1, 2)), "mean"),
-    "a mean of another type": (lambda _, x: x.mean((2, 3), dtype=torch.float64).float(), "mean"),
-    "a weighted sum": (lambda _, x: pooled(torch.add(x, x, alpha=2)), "add"),
+    "an unknown function": (lambda _, x: pooled(F.silu(x)), "F.silu"),
+    "a mean over channels": (lambda _, x: x.mean((1, 2)), "x.mean()"),
+    "a mean of another type": (lambda _, x: x.mean((2, 3), dtype=torch.float64).float(), "x.mean()"),
+    "a weighted sum": (lambda _, x: pooled(torch.add(x, x, alpha=2)), "torch.add"),
     "a sum of two shapes": (lambda _, x: pooled(x + x.mean((2, 3), keepdim=True)), "add"),
     "a constant": (lambda _, x: pooled(x + 1), "add"),
-    "parts": (lambda _, x: pooled(torch.cat(x.chunk(2, 1)[::-1], 1)), "cat"),
-    "another dimension": (lambda _, x: pooled(torch.cat([x, x], 2)), "cat"),
-    "no gradient": (lambda _, x: pooled(x.detach()), "detach"),
-    "dropout": (lambda self, x: pooled(F.dropout(x, training=self.training)), "dropout"),
+    "parts": (lambda _, x: pooled(torch.cat(x.chunk(2, 1)[::-1], 1)), "torch.cat"),
+    "another dimension": (lambda _, x: pooled(torch.cat([x, x], 2)), "torch.cat"),
+    "no gradient": (lambda _, x: pooled(x.detach()), "x.detach()"),
+    "dropout": (lambda self, x: pooled(F.dropout(x, training=self.training)), "F.dropout"),
     "in place": (overwritten, "ReLU 'act'"),
-    "in place, and read by another name": (overwritten_through_another_name, "relu"),
-    "pixels as batch": (lambda _, x: x.permute(0, 2, 3, 1).flatten(1, 2).mean(1), "permute"),
+    "in place, and read by another name": (overwritten_through_another_name, "F.relu"),
+    "pixels as batch": (lambda _, x: x.permute(0, 2, 3, 1).flatten(1, 2).mean(1), "x.permute()"),
 }
 
 
@@ -211,7 +211,8 @@ def test_what_has_no_description_is_opaque_and_says_what_it_is(name: str) -> Non
     model = Calls(call)
     network = export(model)
     assert network.opaque is not None
-    assert network.opaque.description == description
+    # A module's call is in Calls.forward() or in the function around it; both are in this file.
+    assert re.fullmatch(rf"{re.escape(description)}, test_export\.py line \d+", network.opaque.description)
     assert network.arrays.keys() == model.state_dict().keys()
     assert Network.from_json(network.to_json()) == network
 
@@ -276,6 +277,93 @@ def test_what_is_different_in_training_must_be_trained_by_its_own_code(
     assert re.search("something else in training|leaves some modules", network.opaque.description)
     assert network.arrays.keys() == model.state_dict().keys()
     assert "conv" in network.layers  # the rest of it is described all the same
+
+
+class ByShape(nn.Module):
+    """Decides by shapes, as many people write it, with functions instead of modules."""
+
+    def __init__(self, decide: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.fc = nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 5)
+        self.decide = decide
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[1] == 3, "colours"
+        x = F.relu(self.norm(self.first(x)))
+        if x.shape[-1] > 4:
+            x = F.max_pool2d(x, int(x.size(2) * 0.25))
+        x = self.decide(F.relu(self.second(x)) + x)
+        logits: Tensor = self.fc(F.avg_pool2d(x, kernel_size=x.shape[2:]).view(len(x), -1))
+        return logits
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": True, "activation_sparsity": 0.8}])
+def test_a_network_that_decides_by_shapes_is_data(options: dict[str, Any]) -> None:
+    model = sparsify(ByShape(), sparsity=0.5, example=torch.rand(2, 3, 8, 8), quiet=True, **options)
+    before = copy.deepcopy(model.state_dict())
+    network = export(model)
+    assert network.opaque is None
+    kinds = [operation.kind for operation in network.operations]
+    assert (kinds.count("relu"), kinds.count("max_pool"), kinds.count("average_pool")) == (2, 1, 1)
+    assert all(operation.compact for operation in network.operations if isinstance(operation, ReLU))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    images = np.random.default_rng(0).integers(0, 256, (5, 3, 8, 8), dtype=np.uint8)
+    with torch.no_grad():
+        expected = model.eval()(torch.from_numpy(IMAGES.normalize(images))).numpy()
+    found = execute(network, module_state(model, network), images)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def by_mean(x: Tensor) -> Tensor:
+    return F.relu(x) if x.mean() > 0 else x
+
+
+def by_batch(x: Tensor) -> Tensor:
+    return F.relu(x) if len(x) > 2 else x
+
+
+def by_number(x: Tensor) -> Tensor:
+    return F.max_pool2d(x, 1 + int(x.tolist()[0][0][0][0] > 1e9))
+
+
+def image_by_image(x: Tensor) -> Tensor:
+    return torch.cat([x[number : number + 1] for number in range(len(x))])
+
+
+def unknown(x: Tensor) -> Tensor:
+    return F.silu(x)
+
+
+@pytest.mark.parametrize(
+    ("decide", "named"),
+    [
+        (by_mean, "x.mean(), test_export.py line {line}"),
+        (by_number, "forward() decides by values of tensors: ByShape, test_export.py line {line}"),
+        (by_batch, "forward() does something else for a batch of 3 than for one of 2"),
+        (image_by_image, "getitem, test_export.py line {line}"),
+        (unknown, "F.silu, test_export.py line {line}"),
+    ],
+)
+def test_what_an_example_cannot_say_is_opaque_and_names_the_call_and_the_line(
+    decide: Callable[[Tensor], Tensor], named: str
+) -> None:
+    model = sparsify(ByShape(decide), sparsity=0.5, example=torch.rand(2, 3, 8, 8), quiet=True)
+    network = export(model)
+    assert network.opaque is not None
+    line = decide.__code__.co_firstlineno + 1
+    assert network.opaque.description.removeprefix("ByShape: ") == named.format(line=line)
+    assert network.arrays.keys() == model.state_dict().keys()
+
+
+def test_where_a_network_is_different_in_training_is_named() -> None:
+    network = export(StochasticDepth())
+    assert network.opaque is not None
+    line = StochasticDepth.forward.__code__.co_firstlineno + 1
+    assert network.opaque.description == (
+        "StochasticDepth: forward() does something else in training: StochasticDepth, "
+        f"test_export.py line {line}"
+    )
 
 
 class Unfinished(nn.Module):

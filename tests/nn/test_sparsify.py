@@ -511,3 +511,12 @@ def test_filters_of_one_weight_are_left_with_their_norm() -> None:
     assert conversion is not None
     assert conversion.left["0"] == "its filters have one weight each and cannot be normalised"
     assert batchnorms(model) == ["1"]
+
+
+def test_a_class_in_place_of_a_network_is_to_be_called() -> None:
+    wrong: Any = networks.OtherMobileNet
+    with pytest.raises(UserError, match=r"OtherMobileNet: a class; call it for a network: OtherMobileNet\("):
+        sparsify(wrong)
+    wrong = "resnet18"
+    with pytest.raises(UserError, match=r"model = a str: give a torch\.nn\.Module"):
+        sparsify(wrong)

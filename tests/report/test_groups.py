@@ -1,8 +1,10 @@
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fedmef.costs import device_process
 from fedmef.costs.device_process import ProcessCost
 from fedmef.costs.tensors import TensorCost
 from fedmef.errors import UserError
@@ -16,8 +18,11 @@ from fedmef.report.groups import (
     layer_densities,
 )
 from fedmef.report.reading import read_runs
+from fedmef.sparsity.model import Model
 from fedmef.studies import find_study
+from tests.costs.formula import process
 from tests.report.reading import groups_in
+from tests.runs.written import NETWORK
 from tests.small import small, write_run
 
 
@@ -122,3 +127,45 @@ def test_memory_of_a_method_of_ones_own_says_why_it_is_not_measured(
     for memory in (group.memory, group.process):
         assert isinstance(memory, str)
         assert re.search(reason, memory)
+
+
+def test_a_network_of_ones_own_is_measured_as_the_run_has_it_without_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Model | None] = []
+
+    def measured(experiment: object, shape: object, classes: int, model: Model | None) -> ProcessCost:
+        given.append(model)
+        return process(40e6)
+
+    monkeypatch.setattr(device_process, "_measured", measured)
+    shape = list(NETWORK.input.shape)
+    write_run(tmp_path / "a", small(model="gone:network", width=None), [0.5], classes=2, image_shape=shape)
+    (group,) = groups_in(tmp_path)
+    assert isinstance(group.memory, TensorCost)
+    assert group.memory.parameters == 2 * 4 + 1 + 2 * 4  # two active weights, a byte of mask, two biases
+    assert isinstance(group.process, ProcessCost)
+    assert [model and model.network for model in given] == [NETWORK]
+    assert group.estimated is not None
+    assert group.dense == "a report runs no code that a run names (model = 'gone:network')"
+
+
+def test_a_network_of_ones_own_that_is_too_large_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmef.report.size.MOST_ACTIVATIONS", 1000)
+    settings: dict[str, Any] = {"model": "gone:network", "width": None}
+    write_run(tmp_path / "a", small(**settings), [0.5], classes=2, image_shape=list(NETWORK.input.shape))
+    write_run(tmp_path / "b", small("fedavg", **settings), [0.5], classes=2, image_shape=[1, 9, 9])
+    first, second = groups_in(tmp_path)  # fedavg comes first
+    for group, reason in ((second, "too much for a report"), (first, "another shape of images")):
+        assert isinstance(group.process, str)
+        assert reason in group.process
+        assert group.estimated is None
+
+
+def test_a_damaged_network_of_ones_own_is_not_measured_and_said(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", small(model="gone:network", width=None), [0.5])
+    (run.path / "network.json").write_text("{")
+    (group,) = groups_in(tmp_path)
+    assert group.process == "a report runs no code that a run names (model = 'gone:network')"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from fedmef.cli.backend_note import note_backend
 from fedmef.cli.common import AsJson, Classes, ImageShape, given_images
 from fedmef.cli.options import with_experiment_options
 from fedmef.cli.plain_help import command_app
@@ -52,14 +53,18 @@ def plan(
     if images is None:
         dataset = open_dataset(experiment)
         images = dataset.shape, dataset.classes
-    waiting = Waiting(Console(stderr=True))
+    console = Console(stderr=True)
+    waiting = Waiting(console)
     try:
+        waiting.tell("building the network")
+        network = plain_network(experiment, *images)
+        note_backend(console, experiment, network)
         candidates = plan_memory(experiment, *images, [*overrides.keys() - {"batch_size"}], waiting.tell)
         waiting.tell("measuring PyTorch's dense device, to compare with")
         dense = _dense(experiment, *images)
     finally:
         waiting.stop()
-    facts = network_facts(plain_network(experiment, *images))
+    facts = network_facts(network)
     estimated = [_estimated(experiment, candidate, facts) for candidate in candidates]
     if as_json:
         answer = {"device_memory": experiment.device_memory, "torch_dense_process": dense}

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import fedmef
+from fedmef.cli.backend_note import BackendNote
 from fedmef.cli.common import (
     AllowCode,
     AsJson,
@@ -57,8 +58,9 @@ def run(
         check_tensorboard()
     overrides = with_fault_plan(overrides, fault_plan)
     events = EventFiles()
-    with closing(events), RunProgress(Console(stderr=True)) as progress:
-        callbacks: list[Callback] = [progress, events] if tensorboard else [progress]
+    console = Console(stderr=True)
+    with closing(events), RunProgress(console) as progress:
+        callbacks: list[Callback] = [BackendNote(console), progress, *([events] if tensorboard else [])]
         try:
             if resume is not None:
                 if out or overwrite:

@@ -29,6 +29,7 @@ from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.names import load_part
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.methods import find_method
+from fedmef.sparsity.model import Model
 
 STEPS = 3  # after fewer, the smallest blocks have not found their place yet: a few per cent less
 TORCH_STEPS = 2  # of PyTorch, whose steps take longer: the first one is slower than the others
@@ -74,12 +75,17 @@ class Rounds:
         return tuple(message.with_suffix(".answer") for message in self.messages)
 
 
-def measure_process(experiment: Experiment, image_shape: Shape, classes: int) -> ProcessCost:
+def measure_process(
+    experiment: Experiment, image_shape: Shape, classes: int, model: Model | None = None
+) -> ProcessCost:
     """Let a device of the experiment train on random images, in a process of its own, with one thread.
 
-    What was measured before, for another seed or where a setting means nothing, is not measured again. Raises
-    `UserError` for what is wrong with the experiment and `FedmefError` when the process dies.
+    With a `model` of the experiment's network, nothing is built. Without one, what was measured before, for
+    another seed or where a setting means nothing, is not measured again. Raises `UserError` for what is wrong
+    with the experiment and `FedmefError` when the process dies.
     """
+    if model is not None:
+        return _measured(experiment, image_shape, classes, model)
     without = {*MACHINE_FIELDS, "seed", *ignored_settings(experiment)}
     standard = {name: Experiment.model_fields[name].get_default() for name in without}
     standard["method"] = SAME_DEVICE.get(experiment.method, experiment.method)
@@ -102,21 +108,27 @@ def ignored_settings(experiment: Experiment) -> set[str]:
 
 @cache
 def _once(experiment: Experiment, shape: Shape, classes: int) -> ProcessCost:
+    return _measured(experiment, shape, classes, None)
+
+
+def _measured(experiment: Experiment, shape: Shape, classes: int, model: Model | None) -> ProcessCost:
     with TemporaryDirectory(prefix="fedmef-") as folder:
-        rounds = write_rounds(experiment, shape, classes, Path(folder))
+        rounds = write_rounds(experiment, shape, classes, Path(folder), model)
         train = _on_native if rounds.backend == "native" else _on_torch
         peak, times = train(experiment, rounds)
         return ProcessCost(rounds.backend, peak, median(times[1:]), _exchange(rounds))
 
 
-def write_rounds(experiment: Experiment, shape: Shape, classes: int, folder: Path) -> Rounds:
+def write_rounds(
+    experiment: Experiment, shape: Shape, classes: int, folder: Path, model: Model | None = None
+) -> Rounds:
     """Make the messages and the data of an experiment's device."""
     # Found at run time: it needs PyTorch, which a server that never asks for a measurement does not.
     make_messages, make_samples = (
         load_part("fedmef.costs.noise", name) for name in ("noise_messages", "noise_samples")
     )
     with redirect_stdout(sys.stderr):  # whatever a user's own model prints is no answer of ours
-        network, messages = make_messages(experiment, shape, classes)
+        network, messages = make_messages(experiment, shape, classes, model)
     backend = choose_for(experiment.model_copy(update={"accelerator": "cpu"}), network).name
     files = tuple(folder / f"{number}.message" for number in range(len(messages)))
     for file, message in zip(files, messages, strict=True):

@@ -48,9 +48,12 @@ def round_jobs(experiment: Experiment) -> list[Job]:
 
 
 def noise_messages(
-    experiment: Experiment, shape: tuple[int, int, int], classes: int
+    experiment: Experiment, shape: tuple[int, int, int], classes: int, model: Model | None = None
 ) -> tuple[Network, list[bytes]]:
-    """The network, and what a server sends for each round of `round_jobs` to a device that holds nothing."""
+    """The network, and what a server sends for each round of `round_jobs` to a device that holds nothing.
+
+    A model that is there already is sent as it is, and no code of a network's own is needed.
+    """
     tame = experiment.model_copy(update=ON_NOISE)
-    model = noise_model(tame, shape, classes)
+    model = model or noise_model(tame, shape, classes)
     return model.network, [encode_broadcast(model, job) for job in round_jobs(tame)]

@@ -11,6 +11,7 @@ from fedmef.device.training import LocalTraining
 from fedmef.experiment.settings import Experiment
 from fedmef.methods import find_method
 from fedmef.nn.backend import TorchBackend
+from fedmef.sparsity.model import Model
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,24 @@ class TensorCost:
         return self.parameters + self.gradients + self.cache
 
 
-def measure_tensors(experiment: Experiment, shape: tuple[int, int, int], classes: int) -> TensorCost:
-    """Measure the network of an experiment as its method prepares and trains it, on a batch of noise."""
+def measure_tensors(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int, model: Model | None = None
+) -> TensorCost:
+    """Measure the network of an experiment as its method prepares and trains it, on a batch of noise.
+
+    With a `model` of such a network, nothing is built.
+    """
     # On the CPU, whose allocator does the counting.
     experiment = experiment.model_copy(update={**ON_NOISE, "backend": "torch"})
     samples = noise_samples(experiment.batch_size, shape, classes, steps=2)
-    model = noise_model(experiment, shape, classes)
+    model = model or noise_model(experiment, shape, classes)
+    network, state = model.network, model.state
     method = find_method(experiment.method)()
 
     def build() -> TorchBackend:
-        backend = backend_for(experiment, model.network)
+        backend = backend_for(experiment, network)
         assert isinstance(backend, TorchBackend)
-        backend.load(model.state)
+        backend.load(state)
         return backend
 
     def train(backend: TorchBackend) -> None:

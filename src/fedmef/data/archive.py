@@ -38,9 +38,25 @@ class Files:
     folder: str
 
 
-def obtain(archive: Archive | Files, data_dir: Path, *, download: bool) -> Path:
+@dataclass(frozen=True)
+class Local:
+    """A data set that nobody publishes as files: its folder is the user's to make, as `remedy` says."""
+
+    dataset: str
+    folder: str
+    remedy: str
+
+
+def obtain(archive: Archive | Files | Local, data_dir: Path, *, download: bool) -> Path:
     """The folder with the archive's files. Unpacks, and downloads if that is allowed, what is missing."""
     folder = data_dir / archive.folder
+    if isinstance(archive, Local):
+        if not folder.is_dir():
+            raise UserError(
+                f"dataset '{archive.dataset}' is not there: expected the folder {folder}; {archive.remedy}, "
+                "or set FEDMEF_DATA"
+            )
+        return folder
     if isinstance(archive, Files):
         for name, md5 in archive.md5.items():
             if not _is_intact(folder / name, md5):

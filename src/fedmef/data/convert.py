@@ -4,13 +4,14 @@ What the axes mean, and which number is black and which is white, is asked for a
 images are uint8 [N, C, H, W]: floats are rounded to 256 levels, a pixel moves by 1/510 of its range at most.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedmef.data.dataset import Dataset, Split
+from fedmef.data.dataset import Dataset, Split, user_array
 from fedmef.errors import UserError, naming_the_extra
 from fedmef.sparsity.arrays import Array, Bytes, Integers
 
@@ -49,7 +50,8 @@ def from_arrays(
         Split(_pixels(images, layout, value_range, part), _labels(labels, part))
         for part, (images, labels) in (("train", _pair(train, "train")), ("test", _pair(test, "test")))
     ]
-    return _dataset(name, splits, classes, class_names, None if users is None else _array(users, "users"))
+    owners = users if users is None or isinstance(users, list | tuple) else _array(users, "users")
+    return _dataset(name, splits, classes, class_names, owners)
 
 
 def from_samples(
@@ -95,12 +97,17 @@ def from_samples(
             owners += map(_plain, known[1:])
         splits.append(Split(_stacked(images, part), _labels(numbers, part)))
         if owners:
-            users = np.array(owners)
+            users = user_array(owners)
     return _dataset(name, splits, classes, class_names or _known_names(train, label, classes), users)
 
 
 def from_image_folder(
-    folder: Path | str, size: tuple[int, int], *, channels: Literal[1, 3] = 3, name: str | None = None
+    folder: Path | str,
+    size: tuple[int, int],
+    *,
+    channels: Literal[1, 3] = 3,
+    name: str | None = None,
+    user: Callable[[Path], str | int] | str | None = None,
 ) -> Dataset:
     """A data set of image files FOLDER/train/CLASS/any.png and FOLDER/test/CLASS/any.png.
 
@@ -109,8 +116,12 @@ def from_image_folder(
         size: height and width that all images are resized to.
         channels: 3 for colours, 1 for grey.
         name: what the run is recorded with; by default the folder's name.
+        user: whose a training image is, for `partition = "natural"`: a function of its path below `train`,
+            such as `lambda path: path.stem.split("_")[0]`; or a regular expression that is searched in
+            that path (`cat/ann_001.png`), whose first group is the user, such as `r"/([a-z]+)_"`.
     """
     root = Path(folder)
+    rule = None if user is None else _user_rule(user)
     names = _class_folders(root / "train")
     if unknown := sorted(set(_class_folders(root / "test")) - set(names)):
         raise UserError(
@@ -118,7 +129,8 @@ def from_image_folder(
         )
     if channels not in (1, 3):
         raise UserError(f"channels = {channels!r}: must be 1 for grey images or 3 for colours")
-    splits = []
+    splits: list[Split] = []
+    users: list[str | int] = []
     for part in ("train", "test"):
         files = [
             (file, label)
@@ -128,11 +140,35 @@ def from_image_folder(
         ]
         if not files:
             raise UserError(f"{root / part}: no image in any of its folders ({', '.join(sorted(SUFFIXES))})")
+        if part == "train" and rule is not None:
+            users = [rule(file.relative_to(root / part)) for file, _ in files]
         images = np.empty((len(files), channels, *_checked_size(size)), dtype=np.uint8)
         for number, (file, _) in enumerate(files):
             images[number] = _decoded(file, channels, size)
         splits.append(Split(images, np.array([label for _, label in files], dtype=np.int64)))
-    return _dataset(name or root.resolve().name, splits, len(names), names, None)
+    owners = user_array(users) if users else None
+    return _dataset(name or root.resolve().name, splits, len(names), names, owners)
+
+
+def _user_rule(user: Callable[[Path], str | int] | str) -> Callable[[Path], str | int]:
+    """From a path to its user; raises `UserError` for a path that has none."""
+    if not isinstance(user, str):
+        if not callable(user):
+            raise UserError(f"user = {user!r}: give a function of an image's path, or a regular expression")
+        return user
+    try:
+        pattern = re.compile(user)
+    except re.error as error:
+        raise UserError(f"user = {user!r} is no regular expression: {error}") from None
+
+    def rule(path: Path) -> str:
+        found = pattern.search(path.as_posix())
+        owner = found[1 if pattern.groups else 0] if found else None
+        if not owner:
+            raise UserError(f"user = {user!r}: finds no user in '{path.as_posix()}'")
+        return owner
+
+    return rule
 
 
 def _dataset(
@@ -140,7 +176,7 @@ def _dataset(
     splits: Sequence[Split],
     classes: int | None,
     class_names: Sequence[str] | None,
-    users: Array | None,
+    users: Any,
 ) -> Dataset:
     train, test = splits
     if classes is None:

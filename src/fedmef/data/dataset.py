@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,9 +55,9 @@ class Dataset:
     Attributes:
         known_statistics: mean and standard deviation of each channel, pixels counting from 0 to 1; only saves
             computing them.
-        folder: where the arrays are mapped from, if they are.
-        users: whose each training image is, integers or strings [N]; `partition = "natural"` makes each of
-            them a device, in sorted order.
+        folder: where all of it is mapped from, if `open` did so; what `replace` makes of it has none.
+        users: whose each training image is, integers or strings [N], an array or a list;
+            `partition = "natural"` makes each of them a device, in sorted order.
         class_names: what people call each class.
     """
 
@@ -65,7 +66,7 @@ class Dataset:
     test: Split
     classes: int
     known_statistics: Statistics | None = field(default=None, repr=False)
-    folder: Path | None = field(default=None, repr=False)
+    folder: Path | None = field(default=None, repr=False, init=False)
     users: Array | None = field(default=None, repr=False)
     class_names: tuple[str, ...] | None = field(default=None, repr=False)
 
@@ -84,7 +85,11 @@ class Dataset:
                     f"but with classes = {self.classes} they must be in 0..{self.classes - 1}"
                 )
         if self.users is not None:
-            self._check_users(self.users)
+            users = self.users
+            if isinstance(users, list | tuple):
+                users = user_array(users)
+                object.__setattr__(self, "users", users)
+            self._check_users(users)
         if self.class_names is not None:
             object.__setattr__(self, "class_names", checked_names(self.class_names, self.classes))
 
@@ -92,7 +97,8 @@ class Dataset:
         if not isinstance(users, np.ndarray) or users.dtype.kind not in "iuU" or users.ndim != 1:
             given = _kind(users) if isinstance(users, np.ndarray) else f"a {type(users).__name__}"
             raise UserError(
-                f"dataset '{self.name}': users must be a NumPy array of integers or strings [N], not {given}"
+                f"dataset '{self.name}': users must be integers or strings [N], a list or an array, "
+                f"not {given}"
             )
         if len(users) != len(self.train):
             raise UserError(
@@ -136,7 +142,7 @@ class Dataset:
         test = map_array(folder, "test_images"), map_array(folder, "test_labels")
         users = map_array(folder, USERS) if (folder / f"{USERS}.npy").exists() else None
         try:
-            dataset = cls(name, Split(*train), Split(*test), classes, statistics, folder, users, class_names)
+            dataset = cls(name, Split(*train), Split(*test), classes, statistics, users, class_names)
         except UserError as error:
             raise damaged(folder, error) from error
         means, deviations = map(len, statistics)
@@ -145,7 +151,14 @@ class Dataset:
                 folder / DESCRIPTION,
                 f"{means} means and {deviations} deviations for {dataset.shape[0]} channels",
             )
+        object.__setattr__(dataset, "folder", folder)
         return dataset
+
+
+def user_array(users: Sequence[Any]) -> Array:
+    """Users as an array: integers, or strings. What is neither has another kind of array, and is refused."""
+    kinds = {str if isinstance(user, str) else type(user) for user in users}
+    return np.array(users) if len(kinds) == 1 else np.array(users, dtype=object)  # 1 must not become "1"
 
 
 def checked_names(names: Any, classes: int) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from fedmef.experiment.names import load_object
 
 @dataclass(frozen=True)
 class FromFiles:
-    """A data set that is downloaded once: its module has FACTS, an ARCHIVE, and a function that reads it."""
+    """A data set of files, most of them downloaded: its module has FACTS, an ARCHIVE, and what reads it."""
 
     module: str
     reader: str
@@ -34,6 +34,7 @@ FILES = {
     "cifar100": FromFiles("cifar100", "read_cifar100"),
     "cinic10": FromFiles("cinic10", "read_cinic10"),
     "fashion_mnist": FromFiles("fashion_mnist", "read_fashion_mnist"),
+    "femnist": FromFiles("femnist", "read_femnist"),
     "tiny_imagenet": FromFiles("tiny_imagenet", "read_tiny_imagenet"),
 }
 DATASETS = ("digits", *FILES, "synthetic")

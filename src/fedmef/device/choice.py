@@ -45,6 +45,16 @@ def choose_for(experiment: "Experiment", network: Network) -> Choice:
     )
 
 
+def why_only_torch(experiment: "Experiment", network: Network) -> str:
+    """Why an experiment's network or method cannot have the native kernels that are here; "" if it can.
+
+    Nothing is said of what was asked for: an accelerator, or the torch backend.
+    """
+    if experiment.backend == "torch" or experiment.accelerator != "cpu" or missing_kernels():
+        return ""
+    return _obstacle(network, "cpu", _why_torch(experiment))
+
+
 def choose_backend(
     network: Network,
     name: BackendName = "auto",

@@ -44,8 +44,8 @@ class Experiment(BaseModel):
     dataset: str = Field(
         max_length=LONGEST_NAME,
         default="digits",
-        description="digits, cifar10, cifar100, cinic10, fashion_mnist, tiny_imagenet, synthetic; your own: "
-        "./folder, module:function.",
+        description="digits, cifar10, cifar100, cinic10, fashion_mnist, femnist, tiny_imagenet, synthetic; "
+        "your own: ./folder, module:function.",
     )
     model: str = Field(
         max_length=LONGEST_NAME,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fedmef.costs.limit import check_device_memory
 from fedmef.costs.units import counted
 from fedmef.data import Dataset
+from fedmef.data.array_folder import PREPARED
 from fedmef.data.load import names_folder
 from fedmef.device.backend import backend_for
 from fedmef.device.choice import missing_kernels
 from fedmef.errors import FedmefError, UserError
 from fedmef.experiment.files import resumed_experiment
-from fedmef.experiment.settings import Experiment
+from fedmef.experiment.settings import LONGEST_NAME, Experiment
 from fedmef.federation.arguments import Part, as_dataset, experiment_of
 from fedmef.federation.consent import check_consent
 from fedmef.federation.engines import Engine, start_engine
@@ -268,7 +269,8 @@ def evaluate_run(directory: Run, *, allow_code: bool = False) -> Score:
 
 def new_directory(experiment: Experiment) -> Path:
     """A directory under `runs/` that is not there yet, named after the time and the experiment."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{experiment.dataset}"
+    data = Path(experiment.dataset).name if names_folder(experiment.dataset) else experiment.dataset
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{experiment.method}-{data}"
     name = name.replace(":", "-").replace("/", "-")
     path = Path("runs") / name
     number = 2
@@ -282,7 +284,12 @@ def _naming(experiment: Experiment, dataset: Dataset | None) -> Experiment:
     """The experiment with the name of the data that it gets; a user's own function or folder stays named."""
     if dataset is None or ":" in experiment.dataset or names_folder(experiment.dataset):
         return experiment
-    return experiment.model_copy(update={"dataset": dataset.name})
+    name = dataset.name
+    if dataset.folder is not None and dataset.folder.suffix != PREPARED:
+        path = dataset.folder.absolute().as_posix()  # from there it is found again, to resume or to evaluate
+        if ":" not in path and len(path) <= LONGEST_NAME:  # a colon is a function's
+            name = path
+    return experiment.model_copy(update={"dataset": name})
 
 
 def _fleet(prepared: Prepared, path: Path, elsewhere: bool) -> Fleet:

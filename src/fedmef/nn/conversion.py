@@ -20,6 +20,15 @@ _WORTH_NAMING = 0.02  # of what the network kept before
 
 
 @dataclass(frozen=True)
+class Keeper:
+    """A module that keeps something for the backward pass: its name ("" is the network), class and bytes."""
+
+    name: str
+    kind: str
+    size: int
+
+
+@dataclass(frozen=True)
 class Conversion:
     """What became of a network.
 
@@ -31,7 +40,7 @@ class Conversion:
         sparse: layers that lost weights.
         dense: layers of ours, or layers that could have been sparse, with all their weights.
         left: what stays exactly as it was, with the reason.
-        keepers: what most of `kept` is kept by: a module's class, and bytes.
+        keepers: what `kept` is kept by, layer by layer, the most first.
         checked: whether the result was compared with the original code, by function.
     """
 
@@ -43,7 +52,7 @@ class Conversion:
     sparse: tuple[str, ...] = ()
     dense: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
-    keepers: dict[str, int] = field(default_factory=dict)
+    keepers: tuple[Keeper, ...] = ()
     checked: bool = False
 
     @property
@@ -70,20 +79,36 @@ class Conversion:
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)
         lines += [f"  left as it is: {_listed(names)}: {reason}" for reason, names in reasons.items()]
-        if self.kept_before and (keepers := self.main_keepers):
-            shares = [f"{kind} {size / self.kept_before:.2f}x" for kind, size in keepers.items()]
-            lines.append(f"  what still keeps memory: {', '.join(shares)}")
-        return "\n".join(lines)
+        return "\n".join(lines + self._kept_lines())
+
+    def _kept_lines(self) -> list[str]:
+        """What a step still keeps: bytes by kind of layer, and the layer with most of them."""
+        if self.kept is None or not self.main_keepers:
+            return []
+        images = max(2, self.measured_on[0])
+        lines = [
+            f"  for the backward pass of {images} images it still keeps {_bytes(self.kept)} of "
+            f"{_bytes(self.kept_before or 0)}:"
+        ]
+        for kind, size in self.main_keepers.items():
+            layers = [keeper for keeper in self.keepers if keeper.kind == kind]
+            if not layers[0].name:
+                lines.append(f"    {kind}.forward() itself: {_bytes(size)}")
+            elif len(layers) == 1:
+                lines.append(f"    {kind} '{layers[0].name}': {_bytes(size)}")
+            else:
+                most = f"most in '{layers[0].name}', {_bytes(layers[0].size)}"
+                lines.append(f"    {len(layers)} x {kind}: {_bytes(size)} ({most})")
+        return lines
 
     @property
     def main_keepers(self) -> dict[str, int]:
-        """The keepers that matter, largest first."""
-        worth = {
-            kind: size
-            for kind, size in self.keepers.items()
-            if size > _WORTH_NAMING * (self.kept_before or 0)
-        }
-        return dict(sorted(worth.items(), key=lambda item: -item[1])[:_SHOWN])
+        """The classes of modules that keep what matters, with the bytes of all such modules; most first."""
+        sizes: Counter[str] = Counter()
+        for keeper in self.keepers:
+            sizes[keeper.kind] += keeper.size
+        least = _WORTH_NAMING * (self.kept_before or 0)
+        return {kind: size for kind, size in sizes.most_common(_SHOWN) if size > least}
 
 
 def conversion_of(model: nn.Module) -> Conversion | None:
@@ -97,18 +122,18 @@ def attach(model: nn.Module, conversion: Conversion) -> None:
     vars(model)[_ATTRIBUTE] = conversion
 
 
-def kept_bytes(model: nn.Module, inputs: Sequence[Any]) -> dict[str, int] | None:
-    """Bytes that a training step keeps, by the class of the module that keeps them; None if it cannot run.
+def find_keepers(model: nn.Module, inputs: Sequence[Any]) -> tuple[Keeper, ...] | None:
+    """What a training step keeps, by the modules that keep it, most first; None if it cannot run.
 
     The model stays as it is. Weights, buffers and the inputs do not count.
     """
     inputs = [_of_two(value) for value in inputs]
     seen: list[tuple[str, weakref.ref[Tensor]]] = []
 
-    with only_looking(model), torch.enable_grad(), _running_modules() as running:
+    with only_looking(model), torch.enable_grad(), _running_modules(model) as running:
 
         def pack(tensor: Tensor) -> Tensor:
-            seen.append((running[-1] if running else type(model).__name__, weakref.ref(tensor)))
+            seen.append((running[-1] if running else "", weakref.ref(tensor)))
             return tensor
 
         try:
@@ -123,13 +148,13 @@ def kept_bytes(model: nn.Module, inputs: Sequence[Any]) -> dict[str, int] | None
             *(value for value in inputs if isinstance(value, Tensor)),
         ]
         counted = {_address(tensor) for tensor in own}
-        for kind, reference in seen:
+        for name, reference in seen:
             tensor = reference()
             if tensor is not None and _address(tensor) not in counted:
                 counted.add(_address(tensor))
-                kept[kind] += tensor.untyped_storage().nbytes()
+                kept[name] += tensor.untyped_storage().nbytes()
         del output
-    return dict(kept)
+    return tuple(Keeper(name, _kind(model.get_submodule(name)), size) for name, size in kept.most_common())
 
 
 def _of_two(value: Any) -> Any:
@@ -142,15 +167,19 @@ def _address(tensor: Tensor) -> int:
 
 
 @contextmanager
-def _running_modules() -> Iterator[list[str]]:
-    """The classes of the modules that are running, innermost last."""
+def _running_modules(model: nn.Module) -> Iterator[list[str]]:
+    """The names of the modules that are running, innermost last; one without a name has its caller's."""
     running: list[str] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def enter(module: nn.Module, args: Any) -> None:
+        running.append(names.get(module, running[-1] if running else ""))
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         running.pop()
 
     hooks = [
-        register_module_forward_pre_hook(lambda module, args: running.append(_kind(module))),
+        register_module_forward_pre_hook(enter),
         register_module_forward_hook(leave, always_call=True),
     ]
     try:
@@ -162,6 +191,14 @@ def _running_modules() -> Iterator[list[str]]:
 
 def _kind(module: nn.Module) -> str:
     return type(module.activation if isinstance(module, Smooth) else module).__name__
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,8 +10,9 @@ from torch.nn.parameter import is_lazy
 
 from fedmef.errors import ConversionError, UserError
 from fedmef.nn.facts import NetworkGraph
-from fedmef.nn.graph import trace_network, where
+from fedmef.nn.graph import trace_network
 from fedmef.nn.kinds import LAYERS
+from fedmef.nn.place import where
 from fedmef.nn.record import record
 from fedmef.nn.trace import modes_kept
 from fedmef.nn.unchanged import only_looking

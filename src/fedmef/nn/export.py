@@ -4,6 +4,8 @@ What cannot be described is `Opaque`: such a network trains on the torch backend
 that is described completely is also checked by function: its data, executed, must give what its code gives.
 """
 
+import sys
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -12,7 +14,9 @@ from fedmef.errors import NetworkError, UserError
 from fedmef.nn.describe import array_spec, float_name
 from fedmef.nn.layers import sparse_layers
 from fedmef.nn.module import NetworkModule, load_state
-from fedmef.nn.trace import Trace, Tracer, UntraceableError, asking_for_training, modes_kept
+from fedmef.nn.record import Recording
+from fedmef.nn.trace import Trace, UntraceableError, asking_for_training, follow, modes_kept
+from fedmef.nn.unchanged import only_looking
 from fedmef.sparsity.model import State
 from fedmef.sparsity.network import INPUT, Input, Network
 from fedmef.sparsity.operations import Opaque, Operation
@@ -62,7 +66,11 @@ def _export(model: nn.Module, images: Input) -> Network:
     try:
         trace = Trace(model, batch)
         network = network_of(trace.operations())
-        reason = _beyond_data(model) or ("" if network.opaque else _difference(model, network, batch))
+        reason = _beyond_data(model, batch)
+        if trace.recording is not None:
+            reason = reason or _beyond_example(model, trace.recording, network.operations, batch)
+        if not (reason or network.opaque):
+            reason = _difference(model, network, batch)
         if reason:
             network = network_of((*network.operations, _own_code(model, reason, classes, network.operations)))
     except (NetworkError, UntraceableError) as error:
@@ -89,22 +97,45 @@ def _own_code(model: nn.Module, reason: str, classes: int, before: tuple[Operati
     )
 
 
-def _beyond_data(model: nn.Module) -> str:
+def _beyond_data(model: nn.Module, batch: Tensor) -> str:
     """What a network does that a list of operations cannot say, or ""."""
     if _layers_share(model):
         return "layers share weights"
     asked: list[str] = []
     try:
-        model.train()
-        if not all(module.training for module in model.modules()):
-            return "train() leaves some modules as they are"
-        with torch.random.fork_rng(devices=[]), asking_for_training(model, asked):
-            Tracer().trace(model)
-    except Exception:  # user code runs here, so it may raise anything
-        return "forward() cannot be followed in training"
-    finally:
-        model.eval()
-    return "forward() does something else in training" if asked else ""
+        with only_looking(model):
+            model.train()
+            if not all(module.training for module in model.modules()):
+                return "train() leaves some modules as they are"
+            with asking_for_training(model, asked, sys._getframe()):
+                _, recording = follow(model, batch)
+    except UntraceableError as error:
+        return f"forward() cannot be followed in training {error}"
+    if asked:
+        return f"forward() does something else in training: {asked[0]}"
+    return _decided_by_values(recording)
+
+
+def _beyond_example(
+    model: nn.Module, recording: Recording, operations: tuple[Operation, ...], batch: Tensor
+) -> str:
+    """Why other images may take another path through forward() than the example did, or ""."""
+    if reason := _decided_by_values(recording):
+        return reason
+    for images in (batch[:1], torch.cat([batch, batch[:1]])):
+        try:
+            same = Trace(model, images).operations() == operations
+        except (NetworkError, UntraceableError):
+            same = False
+        if not same:
+            return f"forward() does something else for a batch of {len(images)} than for one of {len(batch)}"
+    return ""
+
+
+def _decided_by_values(recording: Recording | None) -> str:
+    if recording is None or not recording.values:
+        return ""
+    return f"forward() decides by values of tensors: {recording.values[0]}"
 
 
 def _layers_share(model: nn.Module) -> bool:

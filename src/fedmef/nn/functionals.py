@@ -5,7 +5,8 @@ control flow included, stays the user's own code, and so does all of a module th
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -140,6 +141,16 @@ def are_saving(model: nn.Module) -> bool:
     """Whether the model's functional calls are answered by the versions that keep little."""
     owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
     return any(isinstance(owner, Saving) for owner in owners)
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """In this block no call is answered: whoever follows a model sees what its code calls."""
+    _SKIPPED.depth += 1
+    try:
+        yield
+    finally:
+        _SKIPPED.depth -= 1
 
 
 def stop_saving(model: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import fx, nn
 from fedmef.errors import ConversionError
 from fedmef.nn.facts import GraphReader, NetworkGraph
 from fedmef.nn.kinds import is_plain_layer, is_plain_norm
+from fedmef.nn.place import where
 from fedmef.nn.record import record
 
 
@@ -42,30 +42,6 @@ def trace_network(
             f"sparsify cannot follow {type(model).__name__}.forward(): {where(error, model, stack)}. {remedy}"
         ) from error
     return GraphReader(model, graph, is_left_alone, recorded).facts(tuple(branches))
-
-
-def where(error: BaseException, model: nn.Module, stack: Sequence[str]) -> str:
-    """The module and the line of an error in a user's code, and what it says."""
-    modules, name = dict(model.named_modules()), stack[-1] if stack else ""
-    kind = type(modules.get(name, model)).__name__
-    text = " ".join(str(error).split()) or type(error).__name__
-    line = _line(error)
-    return f"in '{name}' ({kind}){line}: {text[:300]}" if name else f"in {kind}{line}: {text[:300]}"
-
-
-def _line(error: BaseException) -> str:
-    """`, file.py line 12`: the last place in somebody's own code."""
-    ours, found, trace = (
-        (str(Path(torch.__file__).parent), str(Path(__file__).parent)),
-        "",
-        error.__traceback__,
-    )
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(ours):
-            found = f", {Path(file).name} line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
 
 
 class _Proxy(fx.Proxy):

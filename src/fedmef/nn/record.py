@@ -5,11 +5,13 @@ path that this example takes.
 """
 
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,16 +20,32 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fedmef.nn.place import line_here, module_and_line
+
+# What tells of a tensor without looking at its values; properties such as x.shape are read by `__get__`.
+_WITHOUT_VALUES = {
+    "__get__", "size", "dim", "ndimension", "numel", "nelement", "__len__", "stride", "storage_offset",
+    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_inference", "is_same_size",
+    "element_size", "get_device", "type", "__hash__", "__format__", "__repr__", "__set__", "__setitem__",
+}  # fmt: skip
 IsLeaf = Callable[[nn.Module, str], bool]
 
 
 @dataclass
 class Recording:
-    """A graph whose nodes are real calls, the shapes of their results, and where values decided a branch."""
+    """A graph whose nodes are real calls, and the shapes of their results.
+
+    Attributes:
+        graph: each node's meta has the `line` of the user's code that makes the call.
+        shapes: by the names of nodes.
+        branches: the modules in which values decided a branch.
+        values: where values of tensors became plain numbers, for people: a branch is one such place.
+    """
 
     graph: fx.Graph = field(default_factory=fx.Graph)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     branches: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
 
 
 def record(model: nn.Module, inputs: Sequence[Any], is_leaf: IsLeaf, stack: list[str]) -> Recording:
@@ -35,7 +53,7 @@ def record(model: nn.Module, inputs: Sequence[Any], is_leaf: IsLeaf, stack: list
 
     After an error it names those that ran when it happened.
     """
-    recorder = _Recorder(model, is_leaf, stack)
+    recorder = _Recorder(model, is_leaf, stack, sys._getframe())
     arguments = [recorder.placeholder(value) for value in inputs]
     with torch.no_grad(), _noting(recorder), recorder:
         result = model(*arguments)
@@ -44,9 +62,10 @@ def record(model: nn.Module, inputs: Sequence[Any], is_leaf: IsLeaf, stack: list
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, model: nn.Module, is_leaf: IsLeaf, stack: list[str]) -> None:
+    def __init__(self, model: nn.Module, is_leaf: IsLeaf, stack: list[str], outermost: FrameType) -> None:
         super().__init__()
         self.recording, self.is_leaf, self.stack = Recording(), is_leaf, stack
+        self.model, self.outermost = model, outermost
         self.thread, self.inside_leaf = threading.get_ident(), False
         self.modules = {id(module): name for name, module in model.named_modules()}
         self.nodes: dict[int, fx.Node] = {}
@@ -84,7 +103,14 @@ class _Recorder(TorchFunctionMode):
             self.add(*_target(func, name), *before, result)
         elif name == "__setitem__":
             self.add("call_function", operator.setitem, *before, args[0])
+        if name not in _WITHOUT_VALUES and not _has_tensor(result) and self._computed(args):
+            owner = self.stack[-1] if self.stack else ""
+            self.recording.values.append(module_and_line(self.model, owner, line_here(self.outermost)))
         return result
+
+    def _computed(self, values: Any) -> bool:
+        """Whether a result of the network is among them."""
+        return any(id(value) in self.nodes for value in tree_leaves(values))
 
     @property
     def is_on(self) -> bool:
@@ -127,6 +153,7 @@ class _Recorder(TorchFunctionMode):
     def add(self, op: str, target: Any, args: Any, kwargs: Any, result: Any) -> None:
         node = self.recording.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta["nn_module_stack"] = dict.fromkeys(self.stack)
+        node.meta["line"] = line_here(self.outermost)
         if isinstance(result, Tensor):
             self._note(result, node)
             return
@@ -143,6 +170,8 @@ class _Recorder(TorchFunctionMode):
         return tree_map(self._as_node, values)
 
     def _as_node(self, value: Any) -> Any:
+        if isinstance(value, torch.Size):
+            return tuple(value)
         if not isinstance(value, Tensor):
             return value if isinstance(value, bool | int | float | str | None | torch.dtype) else None
         if id(value) not in self.nodes:  # a parameter, or a tensor that nobody saw coming

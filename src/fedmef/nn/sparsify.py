@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedmef.errors import ConversionError, UserError
 from fedmef.nn.batchnorm import guard_batchnorm
 from fedmef.nn.check import check_by_function
-from fedmef.nn.conversion import Conversion, attach, kept_bytes
+from fedmef.nn.conversion import Conversion, Keeper, attach, find_keepers
 from fedmef.nn.example import Example, follow, has_lazy_modules, run_once
 from fedmef.nn.kinds import is_plain_norm
 from fedmef.nn.names import Names
@@ -88,6 +88,7 @@ def sparsify(
     """
     if initialization not in get_args(Initialization):
         raise UserError(f"initialization = '{initialization}': must be 'random' or 'magnitude'")
+    _check_model(model)
     given = Example.of(example)
     with unchanged_on_error(model):
         if not consume or has_lazy_modules(model):
@@ -117,13 +118,13 @@ def sparsify(
         conversion = Conversion(
             parameters=_size(model),
             parameters_before=parameters,
-            kept=None if not kept_before or kept is None else sum(kept.values()),
-            kept_before=None if not kept_before else sum(kept_before.values()),
+            kept=None if not kept_before or kept is None else sum(keeper.size for keeper in kept),
+            kept_before=None if not kept_before else sum(keeper.size for keeper in kept_before),
             measured_on=looked_at.shape if looked_at else (),
             sparse=tuple(plan.sparse),
             dense=tuple(name for name in plan.convertible if name not in plan.sparse),
             left=plan.left | plan.batchnorms_left(removed, normalize),
-            keepers=kept or {},
+            keepers=kept or (),
             checked=original is not None,
         )
         attach(model, conversion)
@@ -132,13 +133,20 @@ def sparsify(
     return model
 
 
+def _check_model(model: object) -> None:
+    if isinstance(model, type):
+        raise UserError(f"model = {model.__name__}: a class; call it for a network: {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model = a {type(model).__name__}: give a torch.nn.Module")
+
+
 def dense_by_default(model: nn.Module, example: Tensor | Sequence[Any] | None = None) -> list[str]:
     """The layers that `sparsify` keeps dense: the first convolution, depthwise ones, and the classifiers."""
     return list(Plan.of(model, Example.of(example)).dense_by_default())
 
 
-def _kept(model: nn.Module, example: Example | None) -> dict[str, int] | None:
-    return None if example is None else kept_bytes(model, example.arguments)
+def _kept(model: nn.Module, example: Example | None) -> tuple[Keeper, ...] | None:
+    return None if example is None else find_keepers(model, example.arguments)
 
 
 def _size(model: nn.Module) -> int:

@@ -2,8 +2,10 @@
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +17,8 @@ from fedmef.nn import functionals
 from fedmef.nn.describe import array_spec, describe
 from fedmef.nn.features import feature_norm
 from fedmef.nn.layers import SparseConv2d
-from fedmef.nn.record import record
+from fedmef.nn.place import line_here, module_and_line, where
+from fedmef.nn.record import Recording, record
 from fedmef.nn.without_norm import Copy
 from fedmef.sparsity.network import INPUT
 from fedmef.sparsity.operations import (
@@ -68,7 +71,18 @@ class UntraceableError(Exception):
 
 
 class Tracer(fx.Tracer):
-    """Looks into everything but layers that an operation describes."""
+    """Looks into everything but layers that an operation describes, and notes the line of each call."""
+
+    outermost: FrameType
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        self.outermost = sys._getframe()
+        return super().trace(root, concrete_args)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta["line"] = line_here(self.outermost)
+        return node
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = isinstance(m, SparseConv2d) or type(m).__module__.startswith("fedmef.nn.")
@@ -87,8 +101,8 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def asking_for_training(model: nn.Module, asked: list[str]) -> Iterator[None]:
-    """Note the modules whose own code reads `self.training` inside the block, as stochastic depth does.
+def asking_for_training(model: nn.Module, asked: list[str], outermost: FrameType) -> Iterator[None]:
+    """Note where modules' own code reads `self.training` inside the block, as stochastic depth does.
 
     Comparing two traces would not do: what such a module draws at random may be the same by chance.
     """
@@ -98,7 +112,7 @@ def asking_for_training(model: nn.Module, asked: list[str]) -> Iterator[None]:
             kinds[module] = type(module)
 
             def training(_: nn.Module, name: str = name) -> bool:
-                asked.append(name)
+                asked.append(module_and_line(model, name, line_here(outermost)))
                 return True
 
             own = {"training": property(training), "__module__": type(module).__module__}
@@ -127,29 +141,49 @@ class _Results(fx.Interpreter):
         return result
 
 
-def _followed(model: nn.Module, batch: Tensor) -> tuple[fx.Graph, dict[str, Shape], dict[str, Any]]:
-    """The calls, their shapes, and results that are no tensors: by symbols, or where they fail by running."""
-    with torch.random.fork_rng(devices=[]):
+def follow(model: nn.Module, batch: Tensor) -> tuple[fx.Graph, Recording | None]:
+    """The calls of forward(): by symbols, or where they fail by running it, which is recorded."""
+    with torch.random.fork_rng(devices=[]), functionals.as_written():
         try:
-            graph = Tracer().trace(model)
-            results = _Results(model, graph)
-            results.run(batch)
-            return graph, results.shapes, results.others
+            return Tracer().trace(model), None
         except Exception:  # user code runs here, so it may raise anything
-            recording = record(model, [batch], Tracer().is_leaf_module, [])
-            return recording.graph, recording.shapes, {}
+            return record_calls(model, batch)
+
+
+def record_calls(model: nn.Module, batch: Tensor) -> tuple[fx.Graph, Recording]:
+    """The calls of forward() on this batch."""
+    stack: list[str] = []
+    try:
+        with torch.random.fork_rng(devices=[]), functionals.as_written():
+            recording = record(model, [batch], Tracer().is_leaf_module, stack)
+    except Exception as error:  # user code runs here, so it may raise anything
+        raise UntraceableError(where(error, model, stack)) from error
+    return recording.graph, recording
 
 
 class Trace:
-    """One network, run once on a batch of images."""
+    """One network, run once on a batch of images.
+
+    Attributes:
+        recording: how it was followed where symbols could not; None where they could.
+    """
 
     def __init__(self, model: nn.Module, batch: Tensor) -> None:
         self.model, self.modules = model, dict(model.named_modules())
         self.compact = functionals.are_saving(model)
-        try:
-            self.graph, self.shapes, self.others = _followed(model, batch)
-        except Exception as error:  # user code runs here, so it may raise anything
-            raise UntraceableError(" ".join(str(error).split())[:150]) from error
+        self.graph, self.recording = follow(model, batch)
+        self.shapes: dict[str, Shape] = {}
+        self.others: dict[str, Any] = {}
+        if self.recording is None:
+            try:
+                results = _Results(model, self.graph)
+                with torch.random.fork_rng(devices=[]):
+                    results.run(batch)
+                self.shapes, self.others = results.shapes, results.others
+            except Exception:  # user code runs here, so it may raise anything
+                self.graph, self.recording = record_calls(model, batch)
+        if self.recording is not None:
+            self.shapes = self.recording.shapes
         self.names: dict[fx.Node, str] = {}  # which result a node's is
         self.found: list[Operation] = []
 
@@ -266,12 +300,25 @@ class Trace:
             if node.op == "get_attr" and str(node.target) in self.model.state_dict():
                 tensor = self.model.state_dict()[str(node.target)]
                 own = {str(node.target): array_spec(str(node.target), tensor, self.model)}
-            description = str(getattr(node.target, "__name__", node.target))
+            description = _called(node)
+        if line := node.meta.get("line"):
+            description = f"{description}, {line}"
         shape = self.shapes[node.name][1:] or (1,)
         return Opaque(name=node.name, inputs=inputs, description=description[:200], shape=shape, own=own)
 
     def _shape(self, name: str, node: fx.Node) -> Shape:
         return self.shapes[node.all_input_nodes[0].name]
+
+
+def _called(node: fx.Node) -> str:
+    """A call as people write it."""
+    name = str(getattr(node.target, "__name__", node.target))
+    if node.op == "call_method":
+        return f"x.{name}()"
+    home = getattr(node.target, "__module__", None)
+    if home in ("torch.nn.functional", "torch._C._nn"):
+        return f"F.{name}"
+    return f"torch.{name}" if getattr(torch, name, None) is node.target else name
 
 
 def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:

@@ -30,17 +30,23 @@ class EstimatedCosts:
 
 
 def estimated_costs(run: Run) -> EstimatedCosts | None:
-    """The run's estimates; None when its method has no formula or its network cannot be built here."""
+    """The run's estimates; None when its method has no formula or its network cannot be built here.
+
+    A network of the user's own is taken as the run's directory has it, and is not built.
+    """
     experiment = run.experiment
     channels, height, width = run.summary.image_shape
     try:
-        network = _facts(
-            experiment.model,
-            experiment.width,
-            experiment.stem,
-            (channels, height, width),
-            run.summary.classes,
-        )
+        if ":" in experiment.model:
+            network = network_facts(run.network)
+        else:
+            network = _facts(
+                experiment.model,
+                experiment.width,
+                experiment.stem,
+                (channels, height, width),
+                run.summary.classes,
+            )
     except Exception:  # a network of the user's own may raise anything, or be gone; its memory says why
         return None
     setting = replace(Setting.of(experiment, samples=experiment.batch_size), sparsity=run.sparsity)

@@ -8,6 +8,7 @@ from typing import TypeVar
 from fedmef.costs.device_process import ProcessCost, Shape, measure_process, measure_torch_dense
 from fedmef.costs.limit import Tell
 from fedmef.costs.tensors import TensorCost, measure_tensors
+from fedmef.errors import FedmefError
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.report.costs import EstimatedCosts, estimated_costs
 from fedmef.report.size import too_large
@@ -55,7 +56,8 @@ def group_runs(
 ) -> list[Group]:
     """The groups in the order of their first run; raises `UserError` when runs cannot be compared.
 
-    What a run's configuration names as module:name is not imported, and so not measured, unless `allow_code`.
+    What a run's configuration names as module:name is not imported unless `allow_code`. A network that it
+    names is measured as the run's directory has it as data; a method is not.
     """
     rows = summarize_comparison(runs)
     measurements = _Measurements(tell, allow_code)
@@ -129,18 +131,34 @@ class _Measurements:
         configuration += str((run.summary.classes, run.summary.image_shape))
         if configuration not in self._measured:
             self._tell(f"measuring a device of {run.path.name}, and PyTorch's dense one")
-            own = self._obstacle(run, "model", "method", "loss")
+            parts = ("method", "loss") if self._is_read(run) else ("model", "method", "loss")
+            own = self._obstacle(run, *parts)
             dense = self._obstacle(run, "model", "loss")
             self._measured[configuration] = (
-                own or _measure(measure_tensors, run),
-                own or _measure(measure_process, run),
+                own or self._measure(measure_tensors, run),
+                own or self._measure(measure_process, run),
                 dense or _measure(measure_torch_dense, run),
             )
         return self._measured[configuration]
 
     def estimated(self, run: Run) -> EstimatedCosts | None:
-        """By the paper's formulas, which need the network."""
-        return None if self._obstacle(run, "model") else estimated_costs(run)
+        """By the paper's formulas, which need the network as data."""
+        described = self._is_read(run) or not self._obstacle(run, "model")
+        return estimated_costs(run) if described and not too_large(run) else None
+
+    def _is_read(self, run: Run) -> bool:
+        """Whether a network of the user's own is taken from the run's directory: its code is not run."""
+        if self._allow_code or not run.code(("model",)):
+            return False
+        try:
+            return run.network.opaque is None
+        except FedmefError:  # of a damaged run all else may be there
+            return False
+
+    def _measure(self, measure: Callable[..., Cost], run: Run) -> Cost | str:
+        if not self._is_read(run):
+            return _measure(measure, run)
+        return _measure(lambda *what: measure(*what, model=run.model()), run)
 
     def _obstacle(self, run: Run, *needed: str) -> str:
         """Why what needs the code of these settings cannot be measured; usually ""."""

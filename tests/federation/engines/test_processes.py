@@ -447,7 +447,8 @@ def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     experiment = Experiment(**TINY, backend=backend)
-    dataset = dataclasses.replace(open_dataset(experiment), folder=tmp_path / "moved-away")
+    dataset = open_dataset(experiment)
+    object.__setattr__(dataset, "folder", tmp_path / "moved-away")
     with pytest.raises(FedmefError, match="moved-away") as failure:
         fedmef.run(experiment, tmp_path / "run", dataset=dataset)
     assert isinstance(failure.value.__cause__, WorkerError)
