@@ -376,7 +376,8 @@ def _make_runs(runs: Path) -> None:
     spoiled("no-network", lambda folder: (folder / "network.json").unlink())
     spoiled("broken-network", lambda folder: (folder / "network.json").write_text("[]"))
     spoiled("broken-metrics", lambda folder: (folder / "metrics.jsonl").write_text("round one\n"))
-    spoiled("fleet", lambda folder: (unfinished(folder), (folder / "fleet").touch()))
+    spoiled("fleet", lambda folder: (folder / "fleet").touch())
+    unfinished(runs / "fleet")
 
 
 def _make_device(folder: Path) -> None:

@@ -348,7 +348,7 @@ class Experiment(BaseModel):
         fields, given = cls.model_fields, isinstance(values, dict) and "devices_per_round" not in values
         try:
             devices = int(values["devices"]) if given else 0
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return values  # there are enough by default, or it is no number
         if 0 < devices < fields["devices_per_round"].default:
             return {**values, "devices_per_round": devices}
