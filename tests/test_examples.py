@@ -51,7 +51,8 @@ FILLED_IN = {
     "runs/compare-digits-small_cnn": "runs",
     "rounds=40": "rounds=1, devices=4, devices_per_round=2, local_epochs=1, engine='inline'",
     "rounds=10": "rounds=1, devices=4, devices_per_round=2, local_epochs=1, engine='inline'",
-    "sparsity=0.95, seed=3": "sparsity=0.95, rounds=1, devices=4, devices_per_round=2, engine='inline'",
+    "seed=3)": "rounds=1, devices=4, devices_per_round=2, engine='inline')",
+    'experiment, "runs/mine"': 'experiment, "runs/watched"',
     'model="resnet18", batch_size=64': 'model="resnet18", width=8, batch_size=4',
 }
 MINE = """

@@ -15,7 +15,7 @@ def test_a_comparison_ends_with_a_row_for_each_method_and_is_reused(tmp_path: Pa
     arguments = ["compare", "--methods", ",".join(methods), "--dataset", "digits", "--seeds", "2", *QUICK]
     arguments += ["--rounds", "2", "--out", str(out)]
     code, printed, progress = invoke(*arguments)
-    assert (code, progress) == (0, f"10 runs, 20 rounds to do, in {out}\n")
+    assert (code, progress.splitlines()[0]) == (0, f"10 runs, 20 rounds to do, in {out}")
     heading, *lines, where, report = printed.splitlines()
     rows, notes = lines[:5], lines[5:]
     assert heading.split()[:2] == ["method", "sparsity"]

@@ -10,9 +10,14 @@ from fedmef import sparsify
 from fedmef.nn import check_signal
 from tests.nn.zoo import ARCHITECTURES, constant_loss, look
 
+QUICK = ("small_cnn", "residual 3", "vgg, with biases", "depthwise separable", "SiLU")
 
-@pytest.mark.parametrize("sparsity", [0.9, 0.95])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+
+@pytest.mark.parametrize("sparsity", [0.9, pytest.param(0.95, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ARCHITECTURES],
+)
 def test_every_architecture_learns_at_one_rate(name: str, sparsity: float) -> None:
     seen = look(name, sparsity)
     assert 0.3 <= seen.features <= 3

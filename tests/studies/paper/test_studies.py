@@ -35,6 +35,8 @@ ROWS = {
     "marked_magnitude": 6,
     "same_memory": 6,
 }
+# Minutes of a busy machine.
+LONG = {"table1", "main_figure", "dense_comparison", "selected_clients", "local_epochs", "same_memory"}
 ALL = {name: find_study(name) for name in STUDIES}
 
 every_study = pytest.mark.parametrize("study", ALL.values(), ids=ALL)
@@ -102,7 +104,11 @@ def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
     assert len(study.rows("smoke", failures)) >= len(study.cases("smoke"))
 
 
-@every_study
+@pytest.mark.parametrize(
+    "study",
+    [pytest.param(study, marks=[pytest.mark.slow] if study.name in LONG else []) for study in ALL.values()],
+    ids=lambda study: study.name,
+)
 def test_a_study_runs_at_smoke_scale(study: Study, tmp_path: Path, invoke: Invoke) -> None:
     arguments = ["reproduce", study.name, "--scale", "smoke", "--out", str(tmp_path / "runs"), "--json"]
     code, printed, told = invoke(*arguments)
