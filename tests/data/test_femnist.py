@@ -41,6 +41,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "femnist"
 
 
+def test_a_writer_who_is_named_twice_is_not_read_twice(folder: Path) -> None:
+    """A small file could have any number of images otherwise."""
+    file = folder / "test/all_data_0_niid_0_keep_0_test_9.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "users": content["users"] * 2}))
+    with pytest.raises(UserError, match="it names a writer twice"):
+        read_femnist(folder)
+    file.write_text(json.dumps({"users": [5], "user_data": []}))
+    with pytest.raises(UserError, match="IndexError"):
+        read_femnist(folder)
+
+
 def test_images_labels_and_writers_are_read(folder: Path) -> None:
     data = read_femnist(folder)
     assert (len(data.train), len(data.test), data.shape, data.classes) == (4, 1, (1, 28, 28), 62)

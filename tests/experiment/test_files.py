@@ -8,7 +8,13 @@ import pytest
 
 import fedmef
 from fedmef.errors import Interrupted, UserError
-from fedmef.experiment.files import changed_fields, read_experiment, resumed_experiment, to_toml
+from fedmef.experiment.files import (
+    changed_fields,
+    parse_experiment,
+    read_experiment,
+    resumed_experiment,
+    to_toml,
+)
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment, make_experiment
 from fedmef.runs.directory import Run
 from tests.federation.small import digest, interrupted_after
@@ -49,6 +55,10 @@ def test_a_file_has_every_setting_but_those_that_are_not_set() -> None:
     written = tomllib.loads(to_toml(Experiment()))
     assert written.keys() == {name for name, value in Experiment() if value is not None}
     assert written["backend"] == "auto"
+
+
+def test_an_older_run_with_a_warm_up_as_long_as_itself_can_be_read() -> None:
+    assert parse_experiment(b"warmup_rounds = 5\nrounds = 5\n", Path("config.toml")).warmup_rounds == 5
 
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:

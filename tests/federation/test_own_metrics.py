@@ -9,7 +9,8 @@ import pytest
 
 import fedmef
 from fedmef.device.choice import missing_kernels
-from fedmef.errors import UserError
+from fedmef.errors import FedmefWarning, UserError
+from fedmef.experiment.files import parse_experiment
 from fedmef.experiment.settings import Experiment, make_experiment
 from fedmef.federation.api import evaluate_run
 from fedmef.federation.own_metrics import measured
@@ -120,6 +121,8 @@ def test_a_name_is_there_once() -> None:
 
 
 def test_a_table_a_list_and_a_text_mean_the_same() -> None:
+    table = parse_experiment(b'[metrics]\none = "a:b"\ntwo = "a:c"\n', Path("file"))
+    assert table.metrics == ("one=a:b", "two=a:c")
     for given in ({"one": "a:b", "two": "a:c"}, ["one=a:b", "two=a:c"], "one=a:b,two=a:c"):
         assert make_experiment({"metrics": given}).metrics == ("one=a:b", "two=a:c")
 
@@ -127,6 +130,13 @@ def test_a_table_a_list_and_a_text_mean_the_same() -> None:
 def test_what_diverged_has_none() -> None:
     logits, labels = np.full((4, 3), np.nan, dtype=np.float32), np.zeros(4, dtype=np.int64)
     assert measured({"mine": own_parts.top5}, logits, labels) == {"mine": None}
+
+
+def test_a_round_without_a_value_does_not_end_the_run() -> None:
+    logits, labels = np.zeros((4, 3), dtype=np.float32), np.zeros(4, dtype=np.int64)
+    metrics = {"mine": own_parts.nan_metric, "top5": own_parts.top5, "raises": own_parts.raising_metric}
+    with pytest.warns(FedmefWarning, match="'(mine|raises)' .*it is recorded as missing"):
+        assert measured(metrics, logits, labels) == {"mine": None, "top5": 1.0, "raises": None}
 
 
 def test_they_count_for_how_long_a_run_may_be() -> None:

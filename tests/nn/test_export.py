@@ -327,6 +327,14 @@ def by_number(x: Tensor) -> Tensor:
     return F.max_pool2d(x, 1 + int(x.tolist()[0][0][0][0] > 1e9))
 
 
+def by_large_batch(x: Tensor) -> Tensor:
+    return F.relu(x) if len(x) > 64 else x
+
+
+def by_named_numbers(x: Tensor) -> Tensor:
+    return F.relu(x) if torch.equal(input=x, other=x) else x
+
+
 def image_by_image(x: Tensor) -> Tensor:
     return torch.cat([x[number : number + 1] for number in range(len(x))])
 
@@ -341,6 +349,8 @@ def unknown(x: Tensor) -> Tensor:
         (by_mean, "x.mean(), test_export.py line {line}"),
         (by_number, "forward() decides by values of tensors: ByShape, test_export.py line {line}"),
         (by_batch, "forward() does something else for a batch of 3 than for one of 2"),
+        (by_large_batch, "forward() does something else for a batch of 300 than for one of 2"),
+        (by_named_numbers, "forward() decides by values of tensors: ByShape, test_export.py line {line}"),
         (image_by_image, "getitem, test_export.py line {line}"),
         (unknown, "F.silu, test_export.py line {line}"),
     ],

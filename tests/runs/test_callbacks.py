@@ -16,6 +16,7 @@ from fedmef.federation.api import evaluate_run
 from fedmef.runs.callbacks import Callback, ModelNow
 from fedmef.runs.directory import Run, read_finished
 from fedmef.runs.records import Round
+from fedmef.studies.many import carry_out, plan_runs
 from fedmef.studies.rows import summarize_comparison
 from tests.federation.small import TINY, AfterRounds, digest, interrupted_after
 
@@ -162,6 +163,24 @@ def test_a_run_that_was_stopped_can_be_resumed_to_the_same_bits(
     resumed = fedmef.resume(tmp_path / "cut")
     assert (resumed.complete, resumed.summary.stopped) == (True, "")
     assert digest(resumed.path) == digest(whole.path)
+
+
+def test_the_best_model_of_a_stopped_run_may_be_its_last(tmp_path: Path) -> None:
+    """Which is scored only because the run stops there."""
+    settings = {**SETTINGS, "adjust_every": 9, "evaluate_every": 9, "keep_best": True}
+    run = fedmef.run(Experiment(**settings), tmp_path / "run", callbacks=[StopAfter(2)])
+    best, last = (fedmef.load(run.path, best=best).state_dict() for best in (True, False))
+    assert all(torch.equal(best[name], last[name]) for name in last)
+
+
+def test_a_comparison_continues_what_was_stopped(tmp_path: Path) -> None:
+    experiment = Experiment(**SETTINGS)
+    fedmef.run(experiment, tmp_path / "run", callbacks=[StopAfter(1)])
+    (planned,) = plan_runs({"run": experiment}, tmp_path)
+    assert not planned.finished
+    (outcome,) = carry_out([planned])
+    assert isinstance(outcome, Run)
+    assert outcome.complete
 
 
 def test_who_stops_at_the_last_round_stops_nothing(tmp_path: Path) -> None:

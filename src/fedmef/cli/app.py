@@ -1,6 +1,7 @@
 """The command line: its commands, each imported when it is used, and what becomes of errors."""
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -105,7 +106,10 @@ def main() -> None:
     except FedmefError as error:
         code = _failed(f"{error}{HINT if _device_raised(error) else ''}", error.exit_code, debug)
     except Exception as error:
-        code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # one that the user gave
+            code = _failed(f"{error.filename}: the name is too long; give a shorter one", 2, debug)
+        else:
+            code = _failed(f"{type(error).__name__}: {error}{HINT}", 1, debug)
     sys.exit(code)
 
 

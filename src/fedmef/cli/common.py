@@ -154,7 +154,7 @@ def print_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 def shown_metrics(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """The user's own, as text."""
-    return {name: "not finite" if value is None else f"{value:.4g}" for name, value in metrics.items()}
+    return {name: "no value" if value is None else f"{value:.4g}" for name, value in metrics.items()}
 
 
 def wide_console() -> Console:

@@ -57,10 +57,12 @@ def _writers(file: Path) -> Iterator[tuple[str, Bytes, Integers]]:
         table = json.loads(read_bounded(file, LARGEST))
         names, samples = table["users"], table["user_data"]
         found = [(name, samples[name]["x"], samples[name]["y"]) for name in names]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
+    if len(set(map(str, names))) < len(found):  # and images that are read once take less than their file
+        raise _damaged(file, "it names a writer twice")
     for name, rows, labels in found:
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
             raise _damaged(file, f"a writer's name must have 1 to {LONGEST_NAME} characters")

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fedmef.data.array_folder import DESCRIPTION
+from fedmef.data.convert import SUFFIXES
 from fedmef.data.dataset import Dataset
 from fedmef.data.digits import read_digits
 from fedmef.data.facts import Facts
 from fedmef.data.synthetic import SyntheticImages
 from fedmef.errors import UserError, printable, unknown_name
 from fedmef.experiment.names import load_object
+from fedmef.wire.files import exists
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,6 @@ OWN = (
     "your own: ./folder, or module:function; if the run got its data from Python, give dataset=... to "
     "fedmef.resume"
 )
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MOST_LOOKED_AT = 1000  # files, to say what a folder holds
 
 
@@ -83,7 +84,7 @@ def load_dataset(
     if name == "synthetic":
         return (synthetic or SyntheticImages()).make()
     if name not in FILES:
-        if name and _exists(Path(name)):
+        if name and exists(Path(name)):
             known = Path(name, DESCRIPTION).exists()
             raise UserError(
                 f"dataset '{name}': {_no_data_set(Path(name)) if not known else f'write ./{name}'}"
@@ -112,21 +113,14 @@ def _from_folder(name: str) -> Dataset:
         folder = Path(name).expanduser()
     except RuntimeError:  # of a user that there is not
         folder = Path(name)
-    if not _exists(folder / DESCRIPTION):
+    if not exists(folder / DESCRIPTION):
         raise UserError(f"dataset '{name}': {_no_data_set(folder)}")
     return Dataset.open(folder)
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that is too long, or that no file can have
-        return False
-
-
 def _no_data_set(folder: Path) -> str:
     """What is in a folder that `Dataset.write` did not write, and how to make a data set of it."""
-    if not _exists(folder):
+    if not exists(folder):
         return "there is no such folder; check its name, or make it (docs/data.md)"
     if not folder.is_dir():
         return "that is a file; name a folder that Dataset.write wrote (docs/data.md)"
@@ -134,7 +128,7 @@ def _no_data_set(folder: Path) -> str:
     root = folder.parent if folder.name in ("train", "test") else folder
     out = f"{root.absolute().name.removesuffix('.data')}.data"
     write = f".write('{out}'), then --dataset ./{out} (docs/data.md)"
-    if any(suffix in IMAGES for suffix in files):
+    if any(suffix in SUFFIXES for suffix in files):
         return (
             f"images in {root}/train/CLASS and {root}/test/CLASS are converted once, in Python: "
             f"fedmef.data.from_image_folder('{root}', size=(32, 32)){write}"

@@ -50,7 +50,7 @@ def parse_experiment(content: bytes, path: Path, overrides: Mapping[str, Any] | 
             f"{path} is not a readable TOML file: {str(error)[:MOST_SIGNS]}; write a line for each setting, "
             'such as rounds = 10 or method = "fedmef"'
         ) from None
-    if tables := [name for name, value in values.items() if isinstance(value, dict)]:
+    if tables := [name for name, value in values.items() if isinstance(value, dict) and name != "metrics"]:
         raise UserError(f"{path}: an experiment has no tables; leave [{tables[0]}] out, its settings stay")
     try:
         return make_experiment({**values, **(overrides or {})})

@@ -366,11 +366,6 @@ class Experiment(BaseModel):
                 f"min_devices = {self.min_devices}: only {self.devices_per_round} devices train in a round; "
                 "lower it or raise devices_per_round"
             )
-        if self.warmup_rounds >= self.rounds:
-            raise ValueError(
-                f"warmup_rounds = {self.warmup_rounds}: there are only {self.rounds} rounds; lower it or "
-                "raise rounds"
-            )
         images = (self.synthetic_train + self.synthetic_test) * 3 * self.synthetic_size**2
         if images > LARGEST_SYNTHETIC:
             raise ValueError(

@@ -27,6 +27,7 @@ from fedmef.federation.preparation import (
     check_method_and_machine,
     check_names,
     check_network,
+    check_new,
     open_dataset,
     prepare,
 )
@@ -93,7 +94,7 @@ def run(
     parts = {"model": model, "method": method, "loss": loss, "metrics": metrics, "dataset": named}
     experiment = _naming(experiment_of(experiment, settings, parts), opened)
     path = Path(out) if out is not None else new_directory(experiment)
-    check_names(experiment)
+    check_new(experiment)
     check_length(experiment)
     check_unlocked(path)
     Run.check_free(path, overwrite=overwrite)

@@ -90,6 +90,8 @@ def federate(
     if rounds[-1].test_accuracy is None:  # it was not the last round when it was run
         known = {"test_accuracy": last.accuracy, "test_loss": finite(last.loss), "metrics": last.metrics}
         rounds[-1] = rounds[-1].model_copy(update=known)
+        if experiment.keep_best and last.accuracy > best:
+            directory.write_best(server.model.state)
     guess = constant_guess(dataset.test)
     finished = Finished(
         rounds=rounds,

@@ -76,6 +76,16 @@ def open_dataset(experiment: Experiment) -> Dataset:
     return load_dataset(experiment.dataset, experiment.data_dir, synthetic=synthetic)
 
 
+def check_new(experiment: Experiment) -> None:
+    """Raise `UserError` for what a new run cannot have, before data are opened."""
+    if experiment.warmup_rounds >= experiment.rounds:
+        raise UserError(
+            f"warmup_rounds = {experiment.warmup_rounds}: there are only {experiment.rounds} rounds; lower "
+            "it or raise rounds"
+        )
+    check_names(experiment)
+
+
 def check_names(experiment: Experiment) -> None:
     """Raise `UserError` for a part or an accelerator that is not there, before data are opened."""
     check_method_and_machine(experiment)

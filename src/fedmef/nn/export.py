@@ -22,6 +22,7 @@ from fedmef.sparsity.network import INPUT, Input, Network
 from fedmef.sparsity.operations import Opaque, Operation
 
 SAME = 1e-4  # relative difference between two ways to compute the same
+FEW, MANY, LARGEST_BATCH = 20, 300, 2**20  # images, and numbers of a batch of many
 SAME_GRADIENT = 1e-2  # a tie between two activations may be pruned in either way
 
 
@@ -122,7 +123,8 @@ def _beyond_example(
     """Why other images may take another path through forward() than the example did, or ""."""
     if reason := _decided_by_values(recording):
         return reason
-    for images in (batch[:1], torch.cat([batch, batch[:1]])):
+    for size in (1, 3, _many(batch)):
+        images = batch[:1].expand(size, *batch.shape[1:])
         try:
             same = Trace(model, images).operations() == operations
         except (NetworkError, UntraceableError):
@@ -130,6 +132,11 @@ def _beyond_example(
         if not same:
             return f"forward() does something else for a batch of {len(images)} than for one of {len(batch)}"
     return ""
+
+
+def _many(batch: Tensor) -> int:
+    """More images than a batch has, in training or evaluation; fewer where they are large."""
+    return max(FEW, min(MANY, LARGEST_BATCH // batch[0].numel()))
 
 
 def _decided_by_values(recording: Recording | None) -> str:

@@ -103,7 +103,7 @@ class _Recorder(TorchFunctionMode):
             self.add(*_target(func, name), *before, result)
         elif name == "__setitem__":
             self.add("call_function", operator.setitem, *before, args[0])
-        if name not in _WITHOUT_VALUES and not _has_tensor(result) and self._computed(args):
+        if name not in _WITHOUT_VALUES and not _has_tensor(result) and self._computed((args, kwargs)):
             owner = self.stack[-1] if self.stack else ""
             self.recording.values.append(module_and_line(self.model, owner, line_here(self.outermost)))
         return result

@@ -15,7 +15,7 @@ ModelNow = Callable[[], "nn.Module"]
 
 
 class Callback:
-    """Told of a run while it runs; overrides what it wants to know."""
+    """Told of a run while it runs; overrides what it wants to know. Only `round_done` may end the run."""
 
     def run_begins(self, run: "Run") -> None:
         """A run starts, or resumes; `run.finished_rounds()` are those that it need not repeat."""
@@ -50,8 +50,8 @@ def as_callbacks(given: Sequence[AnyCallback]) -> list[Callback]:
     for one in given if isinstance(given, list | tuple) else [given]:
         if isinstance(one, type) or not (isinstance(one, Callback) or callable(one)):
             raise UserError(
-                f"callbacks: {repr(one)[:80]} is none; give a list of functions of (record, model), or of "
-                "objects of a subclass of fedmef.Callback"
+                f"callbacks: {repr(one)[:80]} is no callback; give a list of functions of (record, model), "
+                "or of objects of a subclass of fedmef.Callback"
             )
         callbacks.append(one if isinstance(one, Callback) else _EveryRound(one))
     return callbacks

@@ -55,7 +55,7 @@ from fedmef.sparsity.arrays import Array
 from fedmef.sparsity.model import Model, State, check_state
 from fedmef.sparsity.network import MAXIMUM_BYTES as LARGEST_NETWORK
 from fedmef.sparsity.network import Network
-from fedmef.wire.files import left_behind, write_atomically
+from fedmef.wire.files import exists, left_behind, write_atomically
 from fedmef.wire.store import Store
 
 CONFIG, NETWORK = "config.toml", "network.json"
@@ -142,7 +142,7 @@ class Run:
     @staticmethod
     def check_free(path: Path, *, overwrite: bool = False) -> None:
         """Raise `UserError` when a new run must not go there; a run with no finished round is no obstacle."""
-        if not path.exists():
+        if not exists(path):
             return
         try:
             if path.is_dir() and set(path.iterdir()) <= {path / LOCK, *left_behind(path, FILES)}:
@@ -161,7 +161,7 @@ class Run:
     def open(cls, path: Path) -> "Run":
         """An existing run; damage is noticed where it is read."""
         if not _is_folder(path):
-            what = "it is a file; " if path.exists() else ""
+            what = "it is a file; " if exists(path) else ""
             raise UserError(
                 f"there is no run directory {path}: {what}name the folder that a run was written to"
             )

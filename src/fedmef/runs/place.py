@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from fedmef.errors import UserError
+from fedmef.wire.files import exists
 
 
 def check_place(out: Path) -> None:
@@ -25,5 +26,5 @@ def check_file(file: Path, option: str) -> None:
 
     Renaming onto a device such as /dev/null would replace the device itself.
     """
-    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+    if not exists(file.parent) or not file.parent.is_dir() or (exists(file) and not file.is_file()):
         raise UserError(f"{option} {file}: give a file in a folder that is there")

@@ -168,7 +168,7 @@ def plan_runs(
     if pending:
         check_place(out)
     for experiment in pending:
-        preparation.check_names(experiment)  # all names before the first data set, which may be a download
+        preparation.check_new(experiment)  # all names before the first data set, which may be a download
     for experiment in pending:
         data = _opened(experiment, datasets)
         preparation.prepare(experiment, data)
@@ -253,7 +253,7 @@ def _carry_out_one(planned: PlannedRun, callbacks: Sequence[AnyCallback]) -> Run
 
 
 def _is_done(run: Run, experiment: Experiment) -> bool:
-    return run.finished and run.experiment.rounds == experiment.rounds
+    return run.complete and run.experiment.rounds == experiment.rounds
 
 
 def _existing_run(path: Path, experiment: Experiment, overwrite: bool) -> Run | None:

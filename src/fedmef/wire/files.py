@@ -30,6 +30,14 @@ def write_atomically(path: Path, content: bytes, *, keep: Path | None = None) ->
         raise
 
 
+def exists(path: Path) -> bool:
+    """Whether something is there, whatever the path may be."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or that no file can have
+        return False
+
+
 def left_behind(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
     """Temporary files of these names that a killed process could not remove."""
     for name in names:
