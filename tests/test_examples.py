@@ -67,8 +67,8 @@ def network(classes, channels):
 
 
 def images():
-    from fedmef.data.synthetic import synthetic
-    return synthetic(size=8, train=40, test=20, classes=3, seed=0)
+    from fedmef.data import SyntheticImages
+    return SyntheticImages((3, 8, 8), classes=3, train=40, test=20).make()
 """
 
 
@@ -99,12 +99,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         local_epochs=1,
         engine="inline",
     )
-    for name in ("one", "two", "mine"):
-        fedmef.run(experiment, folder / "runs" / name)
+    for seed, name in enumerate(("one", "two", "mine")):
+        fedmef.run(experiment, folder / "runs" / name, seed=seed)
     for name in ("image.png", "cat.png", "dog.jpg"):
         Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(folder / name)
     (folder / "my.toml").write_text("rounds = 1\n")
-    (folder / "plan.toml").write_text('[[fault]]\nkind = "drop"\nround = 0\ndevice = 0\n')
+    (folder / "plan.toml").write_text('[[fault]]\nfault = "drop"\nround = 0\ndevice = 0\n')
     (method,) = (text for kind, text in pieces(ROOT / "docs/adding-a-method.md") if kind == "python")
     (folder / "mine.py").write_text(method + MINE)
     return folder
