@@ -29,7 +29,7 @@ def test_a_place_is_checked_before_anything_is_measured(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(writing, "group_runs", lambda *_: pytest.fail("measured"))
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match=r"cannot write the report into .*file is no directory"):
+        with pytest.raises(UserError, match=r"file is not a folder; choose another --out"):
             write_report(read_runs([run.path]), place)
 
 

@@ -41,7 +41,7 @@ def check_mutations(folder: Path, first: int, count: int, *how: str) -> None:
 
 
 def test_mutated_directories_give_typed_errors_soon_and_nothing_of_theirs_is_run(tmp_path: Path) -> None:
-    check_mutations(tmp_path, 0, 60)
+    check_mutations(tmp_path, 0, 30)
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_what_is_no_comparison_is_left_alone(tmp_path: Path, file: str, complain
 def test_a_file_in_the_way_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     for out in (tmp_path / "file", tmp_path / "file" / "runs"):
-        with pytest.raises(UserError, match="file is not a folder to write in; choose another --out"):
+        with pytest.raises(UserError, match="file is not a folder; choose another --out"):
             run_comparison(comparison(), out)
 
 

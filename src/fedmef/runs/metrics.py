@@ -72,10 +72,9 @@ def read_rounds(folder: Path) -> list[Round]:
         warnings.warn(f"{error}; what devices measured is left out", FedmefWarning, stacklevel=2)
         return rounds
     reports = {line.round: line.device_reports for line in found}
-    return [
-        record.model_copy(update={REPORTS: reports[record.round]}) if record.round in reports else record
-        for record in rounds
-    ]
+    for record in rounds:
+        record.device_reports.extend(reports.get(record.round, ()))
+    return rounds
 
 
 def forget_rounds(folder: Path, first: int) -> None:
