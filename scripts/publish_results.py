@@ -1,4 +1,4 @@
-"""Copy finished runs to results/ without their models: what was run and measured, small enough to commit.
+"""Copy finished runs to results/ without their models and device reports: what was run and measured, small enough to commit.
 
     python scripts/publish_results.py runs/reproduce-table1-desk results/table1
 
@@ -13,16 +13,15 @@ from pathlib import Path
 from fedmef.experiment.files import to_toml
 from fedmef.experiment.settings import MACHINE_FIELDS, Experiment
 from fedmef.runs.directory import CONFIG, SUMMARY, read_finished
-from fedmef.runs.metrics import DEVICES, METRICS
+from fedmef.runs.metrics import METRICS
 
 
 def publish(run: Path, folder: Path) -> None:
     """Copy one run."""
     finished = read_finished(run)  # checked first: a damaged run raises
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (METRICS, DEVICES, SUMMARY):
-        if name != DEVICES or (run / name).is_file():  # that one is optional
-            shutil.copyfile(run / name, folder / name)
+    for name in (METRICS, SUMMARY):
+        shutil.copyfile(run / name, folder / name)
     # Without the paths and engines of this machine, which change no bit.
     experiment = Experiment(**finished.experiment.model_dump(exclude=set(MACHINE_FIELDS)))
     (folder / CONFIG).write_text(to_toml(experiment))
