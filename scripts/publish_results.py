@@ -1,4 +1,4 @@
-"""Copy finished runs to results/ without models and device reports: what was run and measured, in little space.
+"""Copy finished runs to results/ without models and device reports: what was run and measured, in few bytes.
 
     python scripts/publish_results.py runs/reproduce-table1-desk results/table1
 
