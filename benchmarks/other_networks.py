@@ -11,6 +11,7 @@ The packages are no dependencies of fedmef; a network whose package is missing i
     python benchmarks/other_networks.py [part of a name ...]
 """
 
+import argparse
 import sys
 import warnings
 from collections import Counter
@@ -19,10 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedmef.errors import UserError
 from fedmef.nn import Conversion, conversion_of, sparsify
@@ -220,4 +224,8 @@ def _torchvision() -> Any:
 _STAND_INS: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="part of a name; all networks by default")
+    main(parser.parse_args().names)

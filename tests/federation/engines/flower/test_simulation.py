@@ -36,7 +36,8 @@ def test_flower_ends_in_the_same_bits_as_inline(tmp_path: Path) -> None:
         ended = subprocess.run(
             command(engine, tmp_path / engine), capture_output=True, text=True, check=True, timeout=300
         )
-        assert ended.stderr == ""  # neither Flower nor Ray talks
+        said = [line for line in ended.stderr.splitlines() if "starting the devices (" not in line]
+        assert said == []  # neither Flower nor Ray talks; we do, where they take long
     inline, flower = (tmp_path / engine for engine in ("inline", "flower"))
     assert (flower / "model.safetensors").read_bytes() == (inline / "model.safetensors").read_bytes()
     assert json.loads((flower / "summary.json").read_text())["adjustments"] == 2
