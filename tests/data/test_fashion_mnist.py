@@ -14,7 +14,7 @@ from fedmef.sparsity.arrays import Array
 
 def idx(array: Array) -> bytes:
     lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
-    return gzip.compress(bytes((0, 0, 8, array.ndim)) + lengths + array.tobytes())
+    return gzip.compress(bytes((0, 0, 8, array.ndim)) + lengths + array.tobytes(), mtime=0)
 
 
 @pytest.fixture
