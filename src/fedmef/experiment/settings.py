@@ -17,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from fedmef.errors import UserError, nearest
+from fedmef.errors import UserError
 from fedmef.experiment.faults import Faults
+from fedmef.experiment.mistakes import explained, unknown_setting
 from fedmef.wire.floats import WireType
 from fedmef.wire.job import CROSS_ENTROPY, MOST_EPOCHS, Job, LeftOver
 from fedmef.wire.schemes import Rule
@@ -28,7 +29,7 @@ MOST_METRICS = 20
 # name=module:function
 METRIC = re.compile(r"[A-Za-z_][\w.-]{0,39}=[^\s,=:]{1,200}:[^\s,=:]{1,200}", re.ASCII)
 LARGEST_SYNTHETIC = 2**30  # bytes of made-up images
-LONGEST_SHOWN = LONGEST_NAME = 200
+LONGEST_NAME = 200
 
 
 class Experiment(BaseModel):
@@ -438,53 +439,8 @@ def make_experiment(values: Mapping[str, Any]) -> Experiment:
     """An experiment from loose values; a `UserError` names each wrong field, its value and the remedy."""
     for name in values:
         if name not in Experiment.model_fields:
-            raise _unknown_setting(name)
+            raise unknown_setting(name, Experiment.model_fields)
     try:
         return Experiment(**values)
     except ValidationError as error:
-        raise UserError("; ".join(_explain(detail) for detail in error.errors())) from None
-
-
-def _unknown_setting(name: str) -> UserError:
-    near = nearest(name, Experiment.model_fields)
-    return UserError(
-        f"unknown setting '{name}': "
-        + (f"did you mean '{near}'?" if near else "`fedmef run --help` lists them as options")
-    )
-
-
-# pydantic's own words, said more plainly.
-PLAINLY = {
-    "bool_parsing": "must be true or false",
-    "byte_size": "say it as 64MB, 64MiB or a number of bytes",
-    "byte_size_unit": "say it as 64MB, 64MiB or a number of bytes",
-    "finite_number": "must be a finite number",
-    "greater_than": "must be more than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be less than {lt}",
-    "less_than_equal": "must be at most {le}",
-    "literal_error": "must be {expected}",
-    "string_type": "must be a text in quotes",
-}
-NUMBERS = {"int": "a whole number", "float": "a number"}
-
-
-def _explain(detail: Any) -> str:
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if not detail["loc"]:
-        return message
-    field, (kind, _, problem) = str(detail["loc"][0]), detail["type"].partition("_")
-    if detail["type"] in PLAINLY:
-        facts = {
-            name: f"{value:.10g}" if isinstance(value, float) else value
-            for name, value in detail.get("ctx", {}).items()
-        }
-        message = PLAINLY[detail["type"]].format(**facts)
-    elif kind in NUMBERS and problem in ("parsing", "type", "from_float"):
-        default = Experiment.model_fields[field].default
-        message = f"must be {NUMBERS[kind]}{'' if default is None else f', such as {default}'}"
-    return f"{field} = {_shortened(repr(detail['input']))}: {message[0].lower()}{message[1:]}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+        raise UserError(explained(error, Experiment.model_fields)) from None
