@@ -27,6 +27,9 @@ STUDIES = {
     "post_pruning_drop": "post_pruning_drop",
     "marked_magnitude": "marked_magnitude",
     "same_memory": "same_memory",
+    "cifar100": "cifar100",
+    "mobilenet": "mobilenet",
+    "frontier": "frontier",
 }
 
 

@@ -1,4 +1,4 @@
-"""The three scales: the paper's setting, a desk's hour, and a smoke test of seconds."""
+"""The four scales: a smoke test of seconds, a desk's minutes, a bench's hours, the paper's setting."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fedmef.errors import UserError
 from fedmef.experiment.files import read_experiment
 from fedmef.experiment.settings import MACHINE_FIELDS
 from fedmef.studies import find_study
-from fedmef.studies.paper.scales import SCALES, find_scale, settings
+from fedmef.studies.paper.scales import SCALES, Scale, find_scale, settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,11 +19,19 @@ def test_the_paper_scale_is_the_papers_configuration() -> None:
     assert ours.model_dump(exclude=set(MACHINE_FIELDS)) == published.model_dump(exclude=set(MACHINE_FIELDS))
 
 
-def test_batchnorm_and_nsconv_have_their_own_rates_at_desk_scale() -> None:
-    rates = {e.method: e.learning_rate for e in find_study("table1").experiments("desk").values()}
-    assert rates == {"fedavg": 0.3, "fl_pqsu": 0.3, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}
-    rates = {e.method: e.learning_rate for e in find_study("ablation").experiments("desk").values()}
+@pytest.mark.parametrize("scale", ["desk", "bench"])
+def test_every_method_has_the_rate_that_it_was_tuned_for(scale: Scale) -> None:
+    rates = {e.method: e.learning_rate for e in find_study("table1").experiments(scale).values()}
+    assert rates == {"fedavg": 0.3, "fl_pqsu": 0.45, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}
+    rates = {e.method: e.learning_rate for e in find_study("ablation").experiments(scale).values()}
     assert rates == {"fedmef": 1.0, "fedmef_no_bae": 1.0, "fedmef_restart": 1.0, "fedmef_no_sap": 0.3}
+
+
+def test_bench_scale_has_one_schedule_for_all_methods() -> None:
+    schedules = {
+        (e.learning_rate_decay, e.rounds, e.width) for e in find_study("table1").experiments("bench").values()
+    }
+    assert schedules == {(0.985, 100, 32)}
 
 
 def test_a_studys_own_settings_win_and_dense_methods_have_no_sparsity() -> None:

@@ -21,7 +21,7 @@ from tests.cli.invoking import Invoke
 ROWS = {
     "table1": 13,
     "main_figure": 13,
-    "adjustment_period": 6,
+    "adjustment_period": 9,
     "convergence": 5,
     "heterogeneity": 9,
     "batch_size_one": 5,
@@ -34,9 +34,20 @@ ROWS = {
     "post_pruning_drop": 9,  # three methods: two adjustments each, and both together
     "marked_magnitude": 6,
     "same_memory": 6,
+    "cifar100": 4,
+    "mobilenet": 2,
+    "frontier": 16,
 }
 # Minutes of a busy machine.
-LONG = {"table1", "main_figure", "dense_comparison", "selected_clients", "local_epochs", "same_memory"}
+LONG = {
+    "table1",
+    "main_figure",
+    "dense_comparison",
+    "selected_clients",
+    "local_epochs",
+    "same_memory",
+    "frontier",
+}
 ALL = {name: find_study(name) for name in STUDIES}
 
 every_study = pytest.mark.parametrize("study", ALL.values(), ids=ALL)

@@ -3,7 +3,7 @@ from fedmef.studies.paper.sweep import sweep
 CASES = sweep(
     "adjust_every",
     "period of adjustments",
-    {"smoke": (1, 2), "desk": (3, 5), "paper": (5, 10)},
+    {"smoke": (1, 2), "desk": (3, 5), "bench": (3, 5), "paper": (5, 10)},
     {"fedtiny": (55.0, 58.0), "fedmef": ((61.9, 0.5), (62.1, 0.6))},
     local_epochs=1,
 )

@@ -4,7 +4,12 @@ from fedmef.studies.paper.base import Case, Study
 from fedmef.studies.paper.scales import Scale, settings
 
 METHODS = ("fedmef", "fedmef_no_bae", "fedmef_no_sap", "fedmef_restart")
-SPARSITIES: dict[Scale, tuple[float, ...]] = {"smoke": (0.9,), "desk": (0.9,), "paper": (0.95, 0.9, 0.8)}
+SPARSITIES: dict[Scale, tuple[float, ...]] = {
+    "smoke": (0.9,),
+    "desk": (0.9,),
+    "bench": (0.9,),
+    "paper": (0.95, 0.9, 0.8),
+}
 
 
 def cases(scale: Scale) -> list[Case]:

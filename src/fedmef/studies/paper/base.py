@@ -157,7 +157,7 @@ def _comparable(study: Study, scale: Scale, seeds: int) -> str:
         return "It only shows that the path works: accuracies and their order mean nothing."
     if study.source == "ours":
         return "The paper has no such table."
-    if scale == "desk":
+    if scale in ("desk", "bench"):
         return "Not the paper's setting: compare the order of rows with the paper's, never the values."
     few = f" with {seeds} of its {SEEDS['paper']} seeds" if seeds < SEEDS["paper"] else ""
     silent = "λ, the devices of a round, and how often the learning rate decays"

@@ -17,6 +17,14 @@ OWN: dict[Scale, dict[str, Any]] = {
         "adjust_every": 2,
         "adjust_until": 4,
     },
+    "bench": {
+        "devices_per_round": 5,
+        "rounds": 15,
+        "local_epochs": 1,
+        "learning_rate_decay": 0.85,
+        "adjust_every": 2,
+        "adjust_until": 9,
+    },
     "paper": {},
 }
 # Small batches tolerate small steps only; the paper names no other rate than its usual one: it diverges. Of a

@@ -10,7 +10,7 @@ from fedmef.studies.paper.scales import Scale, settings
 from fedmef.studies.rows import mean
 
 METHODS = ("fedavg", "fl_pqsu", "feddst", "fedtiny", "fedmef")
-PERIODS: dict[Scale, int] = {"smoke": 1, "desk": 3, "paper": 5}
+PERIODS: dict[Scale, int] = {"smoke": 1, "desk": 3, "bench": 5, "paper": 5}
 SHARES = (0.25, 0.5, 0.75)
 
 

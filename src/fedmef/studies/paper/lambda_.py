@@ -11,12 +11,14 @@ LAMBDAS = (0.0, 0.1, 0.5, 1.0, 10.0)
 
 
 def cases(scale: Scale) -> list[Case]:
-    """FedMef alone; at desk scale with ResNet18, whose runs other studies have already."""
+    """FedMef alone; at desk and bench scale with ResNet18, whose runs other studies have already."""
     return [
         Case(
             f"fedmef-lambda{value}",
             {"lambda": value},
-            settings(scale, "fedmef", model=None if scale == "desk" else "resnet34", extrusion=value),
+            settings(
+                scale, "fedmef", model=None if scale in ("desk", "bench") else "resnet34", extrusion=value
+            ),
         )
         for value in LAMBDAS
     ]

@@ -12,7 +12,7 @@ STUDY = Study(
         "local_epochs",
         "epochs",
         # Few rounds cannot pay for as many epochs as the paper has.
-        {"smoke": (3, 2, 1), "desk": (4, 2, 1), "paper": (10, 5, 2)},
+        {"smoke": (3, 2, 1), "desk": (4, 2, 1), "bench": (4, 2, 1), "paper": (10, 5, 2)},
         {
             "fedavg": (82.32, 79.87, 70.15),
             "feddst": (80.30, 76.04, 64.70),

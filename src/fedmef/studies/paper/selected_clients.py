@@ -11,7 +11,7 @@ STUDY = Study(
     cases=sweep(
         "devices_per_round",
         "devices a round",
-        {"smoke": (4, 3, 2, 1), "desk": (10, 5, 3, 1), "paper": (10, 5, 3, 1)},
+        {"smoke": (4, 3, 2, 1), "desk": (10, 5, 3, 1), "bench": (10, 5, 3, 1), "paper": (10, 5, 3, 1)},
         {
             "fedavg": (78.25, 77.47, 74.94, 66.38),
             "feddst": (72.28, 73.21, 68.26, 56.05),

@@ -13,7 +13,7 @@ def sweep(
     setting: str,
     heading: str,
     values: Mapping[Scale, tuple[int, ...]],
-    paper: Mapping[str, tuple[Accuracy, ...]],
+    paper: Mapping[str, tuple[Accuracy | None, ...]],
     **own: Any,
 ) -> Callable[[Scale], list[Case]]:
     """The cases of a study.
@@ -21,7 +21,7 @@ def sweep(
     Args:
         setting: what changes; `heading` is its column, whose first word begins the names of runs.
         values: its values at each scale; each stands for the paper's at the same place.
-        paper: the paper's accuracies of each method at these values.
+        paper: the paper's accuracies of each method at these values; None where it has none.
         own: settings of the whole study.
     """
 
@@ -40,6 +40,8 @@ def sweep(
     return cases
 
 
-def _accuracy(published: Accuracy) -> dict[str, str | int | float | None]:
+def _accuracy(published: Accuracy | None) -> dict[str, str | int | float | None]:
+    if published is None:
+        return {}
     mean, *deviation = published if isinstance(published, tuple) else (published,)
     return {"accuracy % (paper)": mean, **({"± (paper)": deviation[0]} if deviation else {})}
