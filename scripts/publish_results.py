@@ -1,9 +1,9 @@
 """Copy finished runs to results/ without models and device reports: what was run and measured, in few bytes.
 
-    python scripts/publish_results.py runs/reproduce-table1-desk results/table1
+    python scripts/publish_results.py runs/reproduce-table1-desk results/desk/table1
 
-`fedmef report results/table1` and `fedmef reproduce table1 --out results/table1` read them like other runs;
-only the two studies that look into models cannot.
+`fedmef report results/desk/table1` and `fedmef reproduce table1 --finished` read them like other runs; only
+the two studies that look into models cannot.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def test_finished_runs_are_reused_and_the_table_has_both_numbers(tmp_path: Path,
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")}
     code, again, told = invoke(*arguments)
     assert (code, again) == (0, printed)
-    assert "6 runs, 6 of them finished before, 0 rounds to do" in told
+    assert "9 runs, 9 of them finished before, 0 rounds to do" in told
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*.*")} == before
 
     code, printed, errors = invoke(*arguments[:2], "--scale", "desk", "--out", str(folder))

@@ -87,11 +87,23 @@ def test_a_finished_table_needs_no_models_and_its_own_directory_comes_first(tmp_
     (tmp_path / "aaa" / "damaged").mkdir()
     (tmp_path / "aaa" / "damaged" / "summary.json").write_text("{}")
     experiments = {"b-seed0": ASKED, "c-seed0": small(rounds=1, alpha=9.0)}
-    found = find_finished(experiments, tmp_path / "out")
+    found = find_finished(experiments, [tmp_path / "out"])
     assert found["c-seed0"] is None
     assert found["b-seed0"] is not None
     assert found["b-seed0"].path == beside.path
     own = finished(tmp_path / "out" / "b-seed0")
-    found = find_finished(experiments, tmp_path / "out")
+    found = find_finished(experiments, [tmp_path / "out"])
     assert found["b-seed0"] is not None
     assert found["b-seed0"].path == own.path
+
+
+def test_a_finished_table_takes_any_backend_several_places_and_no_seeds_that_nobody_has_run(
+    tmp_path: Path,
+) -> None:
+    def asked(seed: int) -> Experiment:
+        return ASKED.model_copy(update={"seed": seed, "backend": "native"})
+
+    published = finished(tmp_path / "results" / "study" / "b-seed0")
+    places = [tmp_path / "runs" / "study", tmp_path / "results" / "study"]
+    found = find_finished({f"b-seed{seed}": asked(seed) for seed in range(3)}, places)
+    assert {name: run and run.path for name, run in found.items()} == {"b-seed0": published.path}

@@ -1,39 +1,43 @@
-"""The runs in results/ are those of `fedmef reproduce --scale desk`; a page has their numbers."""
+"""The runs in results/ are those of `fedmef reproduce`, and the page of results has their numbers."""
 
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 
 from fedmef.experiment.files import changed_fields, read_experiment
 from fedmef.experiment.settings import MACHINE_FIELDS
 from fedmef.runs.directory import CONFIG, read_finished
-from fedmef.studies import STUDIES, find_study
-from fedmef.studies.paper.base import case_of
+from fedmef.studies import find_study
+from fedmef.studies.paper.scales import find_scale
+from scripts.results_page import PAGE, ROOT, page, published
 
-ROOT = Path(__file__).parents[2]
-PUBLISHED = sorted(file.parent for name in STUDIES for file in (ROOT / "results" / name).glob(f"*/{CONFIG}"))
+RUNS = published()
 
 
-@pytest.mark.parametrize("run", PUBLISHED, ids=lambda run: f"{run.parent.name}/{run.name}")
+def of(run: Path) -> str:
+    return str(run.relative_to(ROOT / "results"))
+
+
+@pytest.mark.parametrize("run", RUNS, ids=of)
 def test_a_published_run_is_whole_and_the_studys_own(run: Path) -> None:
-    asked = find_study(run.parent.name).experiments("desk", seeds=3)[run.name]
-    since = {"extrusion", "gamma", "learning_rate", "learning_rate_decay"}  # tuned again for version 0.2
-    assert changed_fields(read_experiment(run / CONFIG), asked, MACHINE_FIELDS | since) == []
+    study, scale = find_study(run.parent.name), find_scale(run.parents[1].name)
+    asked = study.experiments(scale, seeds=3)[run.name]
+    assert changed_fields(read_experiment(run / CONFIG), asked, MACHINE_FIELDS | {"backend"}) == []
     read_finished(run)
 
 
-def test_the_page_has_the_published_accuracies() -> None:
-    rows = [
-        line
-        for line in (ROOT / "docs" / "notes" / "results-0.1.md").read_text().splitlines()
-        if line.startswith("|")
-    ]
-    cases = {(run.parent.name, case_of(run.name)) for run in PUBLISHED}
-    for study, case in sorted(cases):
-        runs = [run for run in PUBLISHED if (run.parent.name, case_of(run.name)) == (study, case)]
-        accuracies = [100 * read_finished(run).summary.test_accuracy for run in runs]
-        spread = f" ± {stdev(accuracies):.1f}" if len(runs) > 1 else ""
-        method = read_experiment(runs[0] / CONFIG).method
-        cell = f"| {mean(accuracies):.1f}{spread} |"
-        assert any(f"`{method}`" in row and cell in row for row in rows), (study, case, cell)
+def test_the_pages_tables_are_those_of_the_published_runs() -> None:
+    text = PAGE.read_text()
+    assert page(text) == text, "python scripts/results_page.py writes the tables anew"
+
+
+def test_every_published_study_has_a_table_on_the_page() -> None:
+    text = PAGE.read_text()
+    studies = {(run.parent.name, run.parents[1].name) for run in RUNS}
+    inside = {"table1": "main", "cifar100": "main"}
+    missing = {
+        (name, scale)
+        for name, scale in studies
+        if f"<!-- table: {inside.get(name, name)} {scale} -->" not in text
+    }
+    assert missing == set()

@@ -32,10 +32,13 @@ from fedmef.studies.adoption import (
     chosen_cases,
     default_directory,
     find_finished,
+    published_directory,
 )
 from fedmef.studies.many import Failure, plan_runs
 from fedmef.studies.paper.base import caption
 from fedmef.studies.paper.scales import SCALES, find_scale
+
+MOST_SEEDS = 10  # that are looked for among finished runs
 
 
 def reproduce(
@@ -47,7 +50,8 @@ def reproduce(
         str, typer.Option("--scale", metavar="|".join(SCALES), help="How much to run.")
     ] = "desk",
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", help="Seeds of every run (default 1; paper scale 5).")
+        int | None,
+        typer.Option(metavar="N", help="Seeds of every run (default 1; bench scale 3, paper scale 5)."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -62,7 +66,8 @@ def reproduce(
     finished: Annotated[
         bool,
         typer.Option(
-            "--finished", help="Train nothing: the table of what is finished, in --out or next to it."
+            "--finished",
+            help="Train nothing: the table of what is finished, in --out or next to it, and in ./results.",
         ),
     ] = False,
     overwrite: Annotated[
@@ -86,16 +91,20 @@ def reproduce(
     study, scale = find_study(name), find_scale(scale_name)
     machine = {"data_dir": data_dir, "accelerator": accelerator, "engine": engine, "workers": workers}
     given = {field: value for field, value in machine.items() if value is not None}
-    experiments = chosen_cases(study.experiments(scale, seeds, given), only or [])
-    out = out or default_directory(study, scale)
+    places = [out] if out else [default_directory(study, scale), published_directory(study, scale)]
+    out = places[0]
+    count = MOST_SEEDS if finished and seeds is None else seeds
+    experiments = chosen_cases(study.experiments(scale, count, given), only or [])
     if finished and overwrite:
         raise UserError("reproduce: --finished trains nothing, so that there is nothing to --overwrite")
     outcomes: Mapping[str, Run | Failure | None]
     if finished:
-        outcomes = find_finished(experiments, out)
+        outcomes = find_finished(experiments, places)
+        experiments = {name: experiments[name] for name in outcomes}
         there = sum(run is not None for run in outcomes.values())
         if not there:
-            raise UserError(f"none of {study.name}'s runs is finished in {out} or next to it")
+            where = " or ".join(str(place) for place in places)
+            raise UserError(f"none of {study.name}'s runs is finished in {where} or next to it")
         typer.echo(
             f"{study.name} at {scale} scale: {there} of {counted(len(outcomes), 'run')} finished", err=True
         )

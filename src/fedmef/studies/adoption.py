@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmef.errors import UserError
 from fedmef.experiment.files import changed_fields
@@ -69,24 +70,45 @@ def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scal
     return adopted
 
 
-def find_finished(experiments: Mapping[str, Experiment], out: Path) -> dict[str, Run | None]:
-    """The finished run of each experiment, wherever it lies in `out` or in a directory next to it.
+def published_directory(study: Study, scale: Scale) -> Path:
+    """Where a checkout has the runs that its pages tell of."""
+    return Path("results") / scale / study.name
 
-    Nothing is copied or trained, models are not needed, and any version counts: this is for runs that were
-    published, as in results/.
+
+def find_finished(experiments: Mapping[str, Experiment], places: Sequence[Path]) -> dict[str, Run | None]:
+    """The finished run of each experiment, in one of the places or in a directory next to it.
+
+    Nothing is copied or trained, models are not needed, and any version and backend counts: this is for runs
+    that were published, as in results/. Seeds after the last one of which there is a run are left out.
     """
+    asked = {name: _settings(experiment) for name, experiment in experiments.items()}
     found: dict[str, Run | None] = dict.fromkeys(experiments)
-    out = out.resolve()
-    files = out.parent.glob(f"[!.]*/*/{SUMMARY}")  # a hidden one may be a copy that is being made
-    for file in sorted(files, key=lambda file: (file.parent.parent != out, file)):
+    for file in _summaries(places):
         try:
             there = read_finished(file.parent)
         except UserError:
             continue
-        for name, experiment in experiments.items():
-            if found[name] is None and not changed_fields(there.experiment, experiment, MACHINE_FIELDS):
-                found[name] = there
-    return found
+        own = _settings(there.experiment)
+        for name in (name for name, settings in asked.items() if settings == own):
+            found[name] = found[name] or there
+    last = max((run.experiment.seed for run in found.values() if run is not None), default=0)
+    return {name: run for name, run in found.items() if experiments[name].seed <= last}
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    """All that a result depends on, but for rounding."""
+    return experiment.model_dump(exclude={*MACHINE_FIELDS, "backend"})
+
+
+def _summaries(places: Sequence[Path]) -> list[Path]:
+    """A place's own first, then those next to it; what is hidden may be a copy that is being made."""
+    return [
+        file
+        for place in map(Path.resolve, places)
+        for file in sorted(
+            place.parent.glob(f"[!.]*/*/{SUMMARY}"), key=lambda file: (file.parent.parent != place, file)
+        )
+    ]
 
 
 def _finished_beside(out: Path, scale: Scale) -> list[Path]:

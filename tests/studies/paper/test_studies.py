@@ -36,7 +36,7 @@ ROWS = {
     "same_memory": 6,
     "cifar100": 4,
     "mobilenet": 2,
-    "frontier": 16,
+    "frontier": 20,
 }
 # Minutes of a busy machine.
 LONG = {

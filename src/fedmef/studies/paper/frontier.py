@@ -15,15 +15,16 @@ WIDTHS: dict[Scale, tuple[int, int, int]] = {
     "paper": (32, 64, 96),
 }
 BATCHES: dict[Scale, tuple[int, ...]] = {"smoke": (8,), "desk": (16,), "bench": (16,), "paper": (16,)}
+METHODS = ("fedavg", *SPARSE_METHODS)
 PROCESS, TIME = "process MB (ours, measured)", "CPU ms an image (ours, measured)"
 
 
 def cases(scale: Scale) -> list[Case]:
-    """Every sparse method at every width, and in the middle with every batch size."""
+    """Every method at every width, and in the middle with every batch size."""
     usual = settings(scale, "fedmef")["batch_size"]
     points = [(width, usual) for width in WIDTHS[scale]]
     points += [(WIDTHS[scale][1], batch) for batch in BATCHES[scale]]
-    return [_case(scale, method, width, batch) for width, batch in points for method in SPARSE_METHODS]
+    return [_case(scale, method, width, batch) for width, batch in points for method in METHODS]
 
 
 def _case(scale: Scale, method: str, width: int, batch: int) -> Case:

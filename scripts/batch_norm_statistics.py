@@ -1,0 +1,68 @@
+"""What a federation's averaged BatchNorm statistics cost: test accuracy with them, and with new ones.
+
+    python scripts/batch_norm_statistics.py RUN [RUN ...]
+
+RUN is a finished run with its model. The new statistics are those of 5,000 training images of all
+devices, which no server has: this says where accuracy is lost, and is no method.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import fedmef
+from fedmef.data import Dataset
+from fedmef.federation.preparation import open_dataset
+from fedmef.runs.directory import read_finished
+
+IMAGES, BATCH = 5000, 500
+
+
+def accuracy(model: nn.Module, dataset: Dataset) -> float:
+    """On the test images, in %."""
+    model.eval()
+    right, labels = 0, dataset.test.labels
+    with torch.no_grad():
+        for begin in range(0, len(labels), BATCH):
+            logits = model(torch.from_numpy(np.array(dataset.test.images[begin : begin + BATCH])))
+            right += int((logits.argmax(1).numpy() == labels[begin : begin + BATCH]).sum())
+    return 100 * right / len(labels)
+
+
+def make_statistics(model: nn.Module, dataset: Dataset) -> int:
+    """Replace the statistics of every BatchNorm layer; returns how many there are."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain mean over batches
+        layer.train()
+    if not layers:
+        return 0
+    chosen = np.random.default_rng(0).choice(len(dataset.train.labels), IMAGES, replace=False)
+    with torch.no_grad():
+        for begin in range(0, IMAGES, BATCH):
+            model(torch.from_numpy(dataset.train.images[np.sort(chosen[begin : begin + BATCH])]))
+    return len(layers)
+
+
+def main() -> None:
+    """A line for each run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    for path in parser.parse_args().runs:
+        dataset, model = open_dataset(read_finished(path).experiment), fedmef.load(path)
+        before = accuracy(model, dataset)
+        if make_statistics(model, dataset):
+            print(f"{path}: {before:.2f} %, with new statistics {accuracy(model, dataset):.2f} %", flush=True)
+        else:
+            print(f"{path}: {before:.2f} %, without BatchNorm", flush=True)
+
+
+if __name__ == "__main__":
+    main()
