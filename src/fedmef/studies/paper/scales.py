@@ -53,7 +53,6 @@ DESK_WIDTH, BENCH_WIDTH = 16, 32
 # Desk with a wider network for longer, and the same decay for every method: nothing was tuned at this scale.
 BENCH: Mapping[str, Any] = {
     "rounds": 100,
-    "augment": True,
     "learning_rate_decay": 0.985,
     "adjust_every": 5,
     "adjust_until": 60,
