@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import fedmef
 from fedmef.data import Dataset
+from fedmef.errors import UserError
 from fedmef.federation.preparation import open_dataset
 from fedmef.runs.directory import read_finished
 
@@ -33,20 +34,21 @@ def accuracy(model: nn.Module, dataset: Dataset) -> float:
     return 100 * right / len(labels)
 
 
-def make_statistics(model: nn.Module, dataset: Dataset) -> int:
-    """Replace the statistics of every BatchNorm layer; returns how many there are."""
+def make_statistics(model: nn.Module, dataset: Dataset) -> bool:
+    """Replace the statistics of every BatchNorm layer; returns whether there is one."""
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain mean over batches
         layer.train()
     if not layers:
-        return 0
-    chosen = np.random.default_rng(0).choice(len(dataset.train.labels), IMAGES, replace=False)
+        return False
+    there = len(dataset.train.labels)
+    chosen = np.random.default_rng(0).choice(there, min(IMAGES, there), replace=False)
     with torch.no_grad():
-        for begin in range(0, IMAGES, BATCH):
+        for begin in range(0, len(chosen), BATCH):
             model(torch.from_numpy(dataset.train.images[np.sort(chosen[begin : begin + BATCH])]))
-    return len(layers)
+    return True
 
 
 def main() -> None:
@@ -56,12 +58,14 @@ def main() -> None:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     for path in parser.parse_args().runs:
-        dataset, model = open_dataset(read_finished(path).experiment), fedmef.load(path)
-        before = accuracy(model, dataset)
-        if make_statistics(model, dataset):
-            print(f"{path}: {before:.2f} %, with new statistics {accuracy(model, dataset):.2f} %", flush=True)
-        else:
-            print(f"{path}: {before:.2f} %, without BatchNorm", flush=True)
+        try:
+            run, model = read_finished(path), fedmef.load(path)
+            dataset = open_dataset(run.experiment)
+        except UserError as error:
+            parser.error(str(error))
+        changed = make_statistics(model, dataset)
+        after = f"with new statistics {accuracy(model, dataset):.2f} %" if changed else "without BatchNorm"
+        print(f"{path}: {100 * run.summary.test_accuracy:.2f} %, {after}", flush=True)
 
 
 if __name__ == "__main__":

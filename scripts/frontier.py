@@ -2,71 +2,81 @@
 
     python scripts/frontier.py SCALE [--measure]
 
-The measurements are kept in results/SCALE/frontier.json, the figure is docs/images/frontier.png.
+A measurement is kept next to its run, in results/; the figure is docs/images/frontier.png.
 """
 
 import argparse
 import json
-from collections import defaultdict
+import sys
+from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 
-from fedmef.costs.device_process import measure_process
-from fedmef.device.batches import batch_sizes
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from matplotlib.axes import Axes
+
 from fedmef.report.appearance import METHOD_STYLES, legend_below, new_figure, round_ticks, tidy
-from fedmef.runs.directory import Run
-from fedmef.studies.paper.scales import SCALES, Scale, find_scale
+from fedmef.studies.paper.frontier import DEVICE, DeviceCost
+from fedmef.studies.paper.scales import SCALES, Scale, find_scale, settings
 from scripts.results_page import ROOT, accuracies, study_runs
 
 FIGURE = ROOT / "docs" / "images" / "frontier.png"
-IMAGES = 500  # of a device: 50,000 among 100
 
 
 def measure(scale: Scale) -> None:
-    """The most memory of a device's process, and the CPU seconds of its training in a round."""
-    costs = {}
+    """What a device of each case needs, into the directory of its first run."""
     for case, runs in study_runs("frontier", scale):
-        experiment, summary = runs[0].experiment, runs[0].summary
-        channels, height, width = summary.image_shape
-        cost = measure_process(experiment, (channels, height, width), summary.classes)
-        steps = len(batch_sizes(IMAGES, experiment.batch_size, experiment.left_over))
-        seconds = cost.seconds * steps * experiment.local_epochs
-        costs[case.name] = {"process": cost.process, "seconds": round(seconds, 4), "backend": cost.backend}
-        print(case.name, costs[case.name], flush=True)
-    (ROOT / "results" / scale / "frontier.json").write_text(json.dumps(costs, indent=1) + "\n")
+        cost = DeviceCost.measure(runs[0])
+        (runs[0].path / DEVICE).write_text(f"{json.dumps(asdict(cost))}\n")
+        print(case.name, cost, flush=True)
 
 
 def draw(scale: Scale) -> None:
-    """Accuracy against memory, and against time; a method's widths are joined."""
-    costs = json.loads((ROOT / "results" / scale / "frontier.json").read_text())
-    usual = max(case.settings["batch_size"] for case, _ in study_runs("frontier", scale))
-    wide: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    small: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    """Accuracy against memory, and time; lines join a method's widths, smaller batches are open marks."""
+    usual = settings(scale, "fedmef")["batch_size"]
+    wide: dict[str, list[tuple[DeviceCost, float]]] = {}
+    small: dict[str, list[tuple[DeviceCost, float]]] = {}
     for case, runs in study_runs("frontier", scale):
-        cost = costs[case.name]
-        point = cost["process"] / 1e6, cost["seconds"], mean_accuracy(runs)
-        (wide if case.settings["batch_size"] == usual else small)[runs[0].experiment.method].append(point)
+        points = wide if case.settings["batch_size"] == usual else small
+        point = DeviceCost.of(runs[0]), fmean(accuracies(runs))
+        points.setdefault(runs[0].experiment.method, []).append(point)
     figure = new_figure(8, 3.4)
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, column in ((left, 0), (right, 1)):
-        for method, points in wide.items():
-            colour, marker, line = METHOD_STYLES[method]
-            chosen = sorted((point[column], point[2]) for point in points)
-            axes.plot(*zip(*chosen, strict=True), color=colour, marker=marker, linestyle=line, label=method)
-        for method, points in small.items():
-            colour, marker, _ = METHOD_STYLES[method]
-            for point in points:
-                axes.plot(point[column], point[2], color=colour, marker=marker, fillstyle="none")
-        axes.set_xscale("log")
-    tidy(left, "a device's process at its peak, MB", "test accuracy, %")
-    tidy(right, "CPU seconds of a device in a round", "")
-    round_ticks(left.yaxis)
-    legend_below(figure, *left.get_legend_handles_labels())
+    memory, time = figure.subplots(1, 2, sharey=True)
+    for method in wide | small:
+        for axes, cost_of in ((memory, megabytes), (time, milliseconds)):
+            at = [(cost_of(cost), accuracy) for cost, accuracy in wide.get(method, [])]
+            draw_line(axes, method, sorted(at))
+            draw_marks(axes, method, [(cost_of(cost), accuracy) for cost, accuracy in small.get(method, [])])
+    tidy(memory, "a device's process at its peak, MB", "test accuracy, %")
+    tidy(time, "CPU time of a device, ms per image", "")
+    round_ticks(memory.yaxis)
+    legend_below(figure, *memory.get_legend_handles_labels())
     figure.savefig(FIGURE, dpi=150)
 
 
-def mean_accuracy(runs: list[Run]) -> float:
-    """Over the seeds, in %."""
-    return fmean(accuracies(runs))
+def megabytes(cost: DeviceCost) -> float:
+    """Of the whole process."""
+    return cost.process / 1e6
+
+
+def milliseconds(cost: DeviceCost) -> float:
+    """Of the CPU, for an image of a step."""
+    return cost.milliseconds
+
+
+def draw_line(axes: Axes, method: str, points: list[tuple[float, float]]) -> None:
+    """A method's widths."""
+    colour, marker, line = METHOD_STYLES[method]
+    if points:
+        axes.plot(*zip(*points, strict=True), color=colour, marker=marker, linestyle=line, label=method)
+
+
+def draw_marks(axes: Axes, method: str, points: list[tuple[float, float]]) -> None:
+    """Its smaller batches."""
+    colour, marker, _ = METHOD_STYLES[method]
+    for across, accuracy in points:
+        axes.plot(across, accuracy, color=colour, marker=marker, fillstyle="none")
 
 
 def main() -> None:
@@ -75,7 +85,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("scale", choices=SCALES)
-    parser.add_argument("--measure", action="store_true", help="measure again, some seconds for each")
+    parser.add_argument("--measure", action="store_true", help="measure again, a few seconds each")
     arguments = parser.parse_args()
     scale = find_scale(arguments.scale)
     if arguments.measure:

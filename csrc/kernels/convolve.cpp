@@ -57,6 +57,7 @@ struct Task {
   bool accumulate;
   Layout layout;
   Rectification then;
+  bool dense;  // every weight is active, and every output channel meets the same offsets
 };
 
 // All active weights of one output channel in one block, on one tile of pixels held in registers.
@@ -100,6 +101,39 @@ FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_
     for (int r = 0; r < target.rows; ++r)
       for (int c = 0; c < target.columns; ++c)
         finish<THEN>(task.y, task.then, target.pixels + r * target.row + c * target.column, kept[r * WIDTH + c]);
+  }
+}
+
+// Outputs of a dense layer that share what is loaded of the buffer.
+constexpr int SHARING = 4;
+
+// All weights of SHARING output channels of a dense layer whose input is one block. Every channel meets the same
+// offsets, so a column of the tile is loaded once for all of them.
+template <int HEIGHT, int WIDTH, int PITCH, Then THEN>
+FEDMEF_INLINE void convolve_dense(const Task& task, const float* buffer, size_t runtime_pitch, const uint16_t* offsets,
+                                  const float* values, int count, const Vector* bias, const Target* targets) {
+  const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
+  for (int column = 0; column < targets[0].columns; ++column) {
+    const auto place = [&](int k, int r) {
+      return targets[k].pixels + r * targets[k].row + column * targets[k].column;
+    };
+    Vector sums[SHARING][HEIGHT];
+    FEDMEF_UNROLL for (int k = 0; k < SHARING; ++k) {
+      FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) sums[k][r] = task.accumulate ? load(place(k, r)) : bias[k];
+    }
+    const char* pixels = reinterpret_cast<const char*>(buffer) + column * sizeof(Vector);
+    for (int i = 0; i < count; ++i) {
+      Vector factors[HEIGHT];
+      FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) factors[r] =
+          *reinterpret_cast<const Vector*>(pixels + offsets[i] + r * pitch);
+      FEDMEF_UNROLL for (int k = 0; k < SHARING; ++k) {
+        const float value = values[k * count + i];
+        FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) sums[k][r] += value * factors[r];
+      }
+    }
+    FEDMEF_UNROLL for (int k = 0; k < SHARING; ++k) {
+      FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) finish<THEN>(task.y, task.then, place(k, r), sums[k][r]);
+    }
   }
 }
 
@@ -160,7 +194,25 @@ void convolve_buffer(const Task& task, const float* buffer, Vector* partial, con
   const Stream& stream = task.stream;
   const size_t pitch = size_t(task.tile.pitch) * sizeof(Vector);
   const uint32_t* segments = stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs;
-  for (int output = begin; output < end; ++output) {
+  int output = begin;
+  if constexpr (FIRST && LAST) {
+    // HEIGHT rows are inside of the plane here: an output's grid is the plane itself.
+    for (; task.dense && output + SHARING <= end; output += SHARING) {
+      const uint32_t start = segments[output];
+      Vector biases[SHARING] = {};
+      Target own[SHARING];
+      for (int k = 0; k < SHARING; ++k) {
+        const int global = group * stream.outputs + output + k;
+        next.advance();
+        own[k] = targets.at(global);
+        if (task.bias != nullptr)
+          for (int lane = 0; lane < filled; ++lane) biases[k][lane] = task.bias[global];
+      }
+      convolve_dense<HEIGHT, WIDTH, PITCH, THEN>(task, buffer, pitch, stream.offsets.data() + start,
+                                                 task.values + start, int(segments[output + 1] - start), biases, own);
+    }
+  }
+  for (; output < end; ++output) {
     const int global = group * stream.outputs + output;
     const uint32_t start = segments[output];
     next.advance();
@@ -264,8 +316,8 @@ void convolve_tiles(Threads& threads, Task task) {
 void convolve(Threads& threads, const ConvolutionPlan& plan, Layout layout, const float* values, const float* bias,
               const float* x, float* y, bool accumulate, const Rectification& then) {
   if (layout.lanes > 1 && !is_depthwise(plan))
-    return convolve_tiles(
-        threads, {plan.forward, plan.forward_tile, plan.forward_stream, values, bias, x, y, accumulate, layout, then});
+    return convolve_tiles(threads, {plan.forward, plan.forward_tile, plan.forward_stream, values, bias, x, y,
+                                    accumulate, layout, then, plan.active == plan.size()});
   if (layout.lanes == 1)
     small_convolve(threads, plan, layout, values, bias, x, y, accumulate);
   else
@@ -277,7 +329,7 @@ void input_gradient(Threads& threads, const ConvolutionPlan& plan, Layout layout
                     float* dx, bool accumulate, const Rectification& then) {
   if (layout.lanes > 1 && !is_depthwise(plan))
     return convolve_tiles(threads, {plan.backward, plan.backward_tile, plan.backward_stream, values, nullptr, dy, dx,
-                                    accumulate, layout, then});
+                                    accumulate, layout, then, plan.active == plan.size() && plan.parts() == 1});
   if (layout.lanes == 1)
     small_input_gradient(threads, plan, layout, values, dy, dx, accumulate);
   else

@@ -16,7 +16,7 @@ from fedmef.studies.adoption import ADOPTED_FILES
 from fedmef.studies.paper.base import Case
 from fedmef.studies.paper.scales import Scale
 from tests.cli.invoking import Ended, Invoke, check_mistake
-from tests.small import SMALL
+from tests.small import SMALL, write_run
 
 
 class Diverging(FedMef):
@@ -127,7 +127,7 @@ def test_the_finished_table_trains_nothing_and_looks_next_to_it(
         return invoke("reproduce", *words, "--scale", "smoke")
 
     code, _, errors = reproduce("ablation", "--finished")
-    assert (code, "none of ablation's runs is finished" in errors) == (2, True)
+    assert (code, "there is no finished run of ablation in runs" in errors) == (2, True)
     monkeypatch.setenv("COLUMNS", "60")
     code, printed, told = reproduce("ablation", "--only", "fedmef")
     assert (code, "scale: 1 run, " in told) == (0, True)
@@ -136,7 +136,10 @@ def test_the_finished_table_trains_nothing_and_looks_next_to_it(
     (run / "model.safetensors").unlink()  # as in results/
     files = sorted(tmp_path.rglob("*"))
     code, printed, told = reproduce("post_pruning_drop", "--finished", "--json")
-    assert (code, told) == (0, "post_pruning_drop at smoke scale: 1 of 3 runs finished\n")
+    assert code == 0
+    assert (
+        told == "post_pruning_drop at smoke scale: 1 of 3 runs finished, in runs/reproduce-ablation-smoke\n"
+    )
     drops = {
         row["method"]: row["drop (ours)"] for row in json.loads(printed)["rows"] if row["round"] == "all"
     }
@@ -144,6 +147,28 @@ def test_the_finished_table_trains_nothing_and_looks_next_to_it(
     assert drops["fedmef"] is not None
     assert sorted(tmp_path.rglob("*")) == files
     assert "nothing to --overwrite" in reproduce("ablation", "--finished", "--overwrite")[2]
+
+
+def test_the_finished_table_shows_what_is_published_with_all_its_seeds(
+    tmp_path: Path, invoke: Invoke
+) -> None:
+    asked = find_study("ablation").experiments("smoke", seeds=3)
+    for seed, accuracy in ((0, 0.5), (2, 0.52)):
+        name = f"fedmef-sparsity0.9-seed{seed}"
+        write_run(tmp_path / "results" / "smoke" / "ablation" / name, asked[name], [None, None, accuracy])
+    arguments = ["reproduce", "ablation", "--scale", "smoke", "--finished", "--json"]
+    code, printed, told = invoke(*arguments)
+    assert code == 0
+    assert told == "ablation at smoke scale: 2 of 12 runs finished, in results/smoke/ablation\n"
+    answer = json.loads(printed)
+    assert answer["runs"] == "results/smoke/ablation"
+    first = answer["rows"][0]
+    assert (first["method"], first["finished seeds"]) == ("fedmef", "2/3")
+    assert first["accuracy % (ours)"] == pytest.approx(51)
+    _, printed, _ = invoke(*arguments, "--seeds", "5")
+    assert json.loads(printed)["rows"][0]["finished seeds"] == "2/5"
+    _, printed, told = invoke(*arguments, "--out", "elsewhere")
+    assert "there is no finished run of ablation in elsewhere, or next to it" in told
 
 
 def test_a_failed_run_leaves_the_others_in_the_table(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

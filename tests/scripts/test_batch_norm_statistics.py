@@ -22,6 +22,13 @@ class Pixels(nn.Module):
         return torch.cat([mean, -mean], 1)
 
 
+class AlwaysFirst(nn.Module):
+    """Says class 0."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.eye(10)[torch.zeros(len(images), dtype=torch.int64)]
+
+
 def test_statistics_are_those_of_the_images_and_a_network_without_any_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -30,8 +37,12 @@ def test_statistics_are_those_of_the_images_and_a_network_without_any_is_left_al
     dataset = SyntheticImages((3, 8, 8), train=40, test=20).make()
     model = Pixels()
     model.norm.get_buffer("running_mean").fill_(1e6)
-    assert make_statistics(model, dataset) == 1
+    assert make_statistics(model, dataset)
     means = np.asarray(dataset.train.images, dtype=np.float64).mean((1, 2, 3))
     assert model.norm.get_buffer("running_mean").item() == pytest.approx(means.mean(), rel=1e-4)
-    assert 0 <= accuracy(model, dataset) <= 100
-    assert make_statistics(nn.Linear(2, 2), dataset) == 0
+    assert not make_statistics(nn.Linear(2, 2), dataset)
+
+
+def test_accuracy_counts_the_test_images_that_are_right() -> None:
+    dataset = SyntheticImages((3, 8, 8), train=40, test=20).make()
+    assert accuracy(AlwaysFirst(), dataset) == pytest.approx(100 * float((dataset.test.labels == 0).mean()))

@@ -7,8 +7,8 @@ from tests.small import small, write_run
 
 
 def test_a_table_is_markdown() -> None:
-    assert markdown([["method", "accuracy %"], ["`fedmef`", ""]]) == (
-        "| method | accuracy % |\n| --- | --- |\n| `fedmef` | |\n"
+    assert markdown([["method", "accuracy %"], ["`fedmef`", "51.0"]]) == (
+        "| method | accuracy % |\n| --- | --- |\n| `fedmef` | 51.0 |\n"
     )
 
 

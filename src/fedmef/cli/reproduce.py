@@ -1,7 +1,7 @@
 """`fedmef reproduce`: a table or figure of the paper."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +24,7 @@ from fedmef.cli.plain_help import command_app
 from fedmef.cli.tables import study_table
 from fedmef.costs.units import counted
 from fedmef.errors import UserError
+from fedmef.experiment.settings import Experiment
 from fedmef.runs.directory import Run
 from fedmef.studies import STUDIES, find_study
 from fedmef.studies.adoption import (
@@ -35,10 +36,10 @@ from fedmef.studies.adoption import (
     published_directory,
 )
 from fedmef.studies.many import Failure, plan_runs
-from fedmef.studies.paper.base import caption
+from fedmef.studies.paper.base import Study, caption
 from fedmef.studies.paper.scales import SCALES, find_scale
 
-MOST_SEEDS = 10  # that are looked for among finished runs
+MOST_SEEDS = 100  # to look for among finished runs
 
 
 def reproduce(
@@ -67,7 +68,8 @@ def reproduce(
         bool,
         typer.Option(
             "--finished",
-            help="Train nothing: the table of what is finished, in --out or next to it, and in ./results.",
+            help="Train nothing: show finished runs, all seeds, in --out and next to it; without --out also "
+            "those in ./results.",
         ),
     ] = False,
     overwrite: Annotated[
@@ -96,18 +98,15 @@ def reproduce(
     count = MOST_SEEDS if finished and seeds is None else seeds
     experiments = chosen_cases(study.experiments(scale, count, given), only or [])
     if finished and overwrite:
-        raise UserError("reproduce: --finished trains nothing, so that there is nothing to --overwrite")
+        raise UserError("reproduce: --finished trains nothing, so there is nothing to --overwrite")
     outcomes: Mapping[str, Run | Failure | None]
+    where = str(out)
     if finished:
-        outcomes = find_finished(experiments, places)
+        outcomes, where = _finished(study, experiments, places, all_seeds=seeds is None)
         experiments = {name: experiments[name] for name in outcomes}
         there = sum(run is not None for run in outcomes.values())
-        if not there:
-            where = " or ".join(str(place) for place in places)
-            raise UserError(f"none of {study.name}'s runs is finished in {where} or next to it")
-        typer.echo(
-            f"{study.name} at {scale} scale: {there} of {counted(len(outcomes), 'run')} finished", err=True
-        )
+        said = f"{study.name} at {scale} scale: {there} of {counted(len(outcomes), 'run')} finished"
+        typer.echo(f"{said}, in {where}", err=True)
     else:
         check_directory(study, scale, out)
         if not overwrite and (adopted := adopt_finished(experiments, out, scale)):
@@ -119,7 +118,7 @@ def reproduce(
     rows = study.rows(scale, outcomes)
     about = caption(study, scale, experiments)
     if as_json:
-        facts = {"study": study.name, "scale": scale, "runs": str(out), "caption": about, "rows": rows}
+        facts = {"study": study.name, "scale": scale, "runs": where, "caption": about, "rows": rows}
         typer.echo(json.dumps({**facts, "claim": study.shows, "failures": reasons(failures)}))
     else:
         console = wide_console()
@@ -127,6 +126,23 @@ def reproduce(
         print_notes([about] if scale == "smoke" else [about, f"The claim: {study.shows}"])
         print_failures(failures)
     raise_failures(failures, len(outcomes))
+
+
+def _finished(
+    study: Study, experiments: Mapping[str, Experiment], places: Sequence[Path], *, all_seeds: bool
+) -> tuple[dict[str, Run | None], str]:
+    """What is finished, and in which directories; seeds after the last finished one are not asked for."""
+    found = find_finished(experiments, places)
+    there = [run for run in found.values() if run is not None]
+    if not there:
+        where = " or ".join(str(place) for place in places)
+        raise UserError(f"there is no finished run of {study.name} in {where}, or next to it")
+    last = max(run.experiment.seed for run in there)
+    asked = {name: run for name, run in found.items() if not all_seeds or experiments[name].seed <= last}
+    here = Path.cwd()
+    folders = {run.path.parent for run in there}
+    shown = (folder.relative_to(here) if folder.is_relative_to(here) else folder for folder in folders)
+    return asked, ", ".join(sorted(map(str, shown)))
 
 
 def _print_studies(as_json: bool) -> None:

@@ -71,7 +71,7 @@ def adopt_finished(experiments: Mapping[str, Experiment], out: Path, scale: Scal
 
 
 def published_directory(study: Study, scale: Scale) -> Path:
-    """Where a checkout has the runs that its pages tell of."""
+    """Where a checkout has the runs that its pages report."""
     return Path("results") / scale / study.name
 
 
@@ -79,7 +79,7 @@ def find_finished(experiments: Mapping[str, Experiment], places: Sequence[Path])
     """The finished run of each experiment, in one of the places or in a directory next to it.
 
     Nothing is copied or trained, models are not needed, and any version and backend counts: this is for runs
-    that were published, as in results/. Seeds after the last one of which there is a run are left out.
+    that were published, as in results/.
     """
     asked = {name: _settings(experiment) for name, experiment in experiments.items()}
     found: dict[str, Run | None] = dict.fromkeys(experiments)
@@ -91,8 +91,7 @@ def find_finished(experiments: Mapping[str, Experiment], places: Sequence[Path])
         own = _settings(there.experiment)
         for name in (name for name, settings in asked.items() if settings == own):
             found[name] = found[name] or there
-    last = max((run.experiment.seed for run in found.values() if run is not None), default=0)
-    return {name: run for name, run in found.items() if experiments[name].seed <= last}
+    return found
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:

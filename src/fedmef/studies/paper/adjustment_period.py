@@ -20,4 +20,5 @@ STUDY = Study(
         },
         local_epochs=1,
     ),
+    remark="FedMef without extrusion (fedmef_no_bae) is ours.",
 )

@@ -15,7 +15,7 @@ STUDY = Study(
     name="cifar100",
     source="ours",
     title="Table 1 at 90 % on CIFAR-100",
-    shows="A lead that was found on ten classes should be there with a hundred.",
+    shows="A lead that was found on ten classes should hold with a hundred.",
     cases=cases,
-    remark="Settings are those of CIFAR-10.",
+    remark="Settings are those of Table 1.",
 )

@@ -10,13 +10,13 @@ from fedmef.studies.paper.training_memory import memory_cells
 # FedMef's width, and the one that leaves a BatchNorm network about the same peak.
 WIDTHS: dict[Scale, tuple[int, int]] = {
     "smoke": (8, 3),
-    "desk": (16, 6),
-    "bench": (32, 12),
-    "paper": (64, 24),
+    "desk": (16, 5),
+    "bench": (32, 13),
+    "paper": (64, 17),
 }
 METHODS = ("fedavg", "feddst", "fedtiny")
 # The batch that leaves FedTiny's network of full width about the same peak; FedMef's then is smaller still.
-BATCHES: dict[Scale, int] = {"smoke": 10, "desk": 20, "bench": 20, "paper": 18}
+BATCHES: dict[Scale, int] = {"smoke": 10, "desk": 9, "bench": 8, "paper": 9}
 
 
 def cases(scale: Scale) -> list[Case]:
