@@ -70,9 +70,9 @@ def study_table(name: str, scale: Scale) -> list[list[str]]:
 # Columns of the main table: study, sparsity, heading.
 COLUMNS = (
     ("table1", 0.0, "CIFAR-10, dense"),
-    ("table1", 0.8, "80 %"),
-    ("table1", 0.9, "90 %"),
-    ("table1", 0.95, "95 %"),
+    ("table1", 0.8, "CIFAR-10, 80 %"),
+    ("table1", 0.9, "CIFAR-10, 90 %"),
+    ("table1", 0.95, "CIFAR-10, 95 %"),
     ("cifar100", 0.9, "CIFAR-100, 90 %"),
 )
 
@@ -112,9 +112,11 @@ def code(label: str | float | None) -> str:
 
 
 def spread(runs: Sequence[Run]) -> str:
-    """Mean test accuracy in %, with the sample standard deviation where there are several seeds."""
+    """Mean test accuracy in %, with the sample standard deviation; a single seed is named."""
     values = accuracies(runs)
-    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
+    if len(values) == 1:
+        return f"{values[0]:.1f} (seed {runs[0].experiment.seed})"
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}"
 
 
 def each(runs: Sequence[Run]) -> str:

@@ -17,7 +17,7 @@ def test_accuracies_have_a_spread_where_there_are_several_and_a_dash_where_one_i
 ) -> None:
     first = write_run(tmp_path / "0", small(seed=0), [0.5])
     third = write_run(tmp_path / "2", small(seed=2), [0.52])
-    assert spread([first]) == "50.0"
+    assert spread([first]) == "50.0 (seed 0)"
     assert spread([first, third]) == "51.0 ± 1.4"
     assert each([first, third]) == "50.0, –, 52.0"
 
