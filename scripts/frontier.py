@@ -19,14 +19,14 @@ from matplotlib.axes import Axes
 from fedmef.report.appearance import METHOD_STYLES, legend_below, new_figure, round_ticks, tidy
 from fedmef.studies.paper.frontier import DEVICE, DeviceCost
 from fedmef.studies.paper.scales import SCALES, Scale, find_scale, settings
-from scripts.results_page import ROOT, accuracies, study_runs
+from scripts.results_page import ROOT, accuracies, frontier_runs
 
 FIGURE = ROOT / "docs" / "images" / "frontier.png"
 
 
 def measure(scale: Scale) -> None:
     """What a device of each case needs, into the directory of its first run."""
-    for case, runs in study_runs("frontier", scale):
+    for case, runs in frontier_runs(scale):
         cost = DeviceCost.measure(runs[0])
         (runs[0].path / DEVICE).write_text(f"{json.dumps(asdict(cost))}\n")
         print(case.name, cost, flush=True)
@@ -37,7 +37,7 @@ def draw(scale: Scale) -> None:
     usual = settings(scale, "fedmef")["batch_size"]
     wide: dict[str, list[tuple[DeviceCost, float]]] = {}
     small: dict[str, list[tuple[DeviceCost, float]]] = {}
-    for case, runs in study_runs("frontier", scale):
+    for case, runs in frontier_runs(scale):
         points = wide if case.settings["batch_size"] == usual else small
         point = DeviceCost.of(runs[0]), fmean(accuracies(runs))
         points.setdefault(runs[0].experiment.method, []).append(point)
