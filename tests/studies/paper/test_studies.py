@@ -120,7 +120,10 @@ def test_every_table_can_be_made_when_all_runs_failed(study: Study) -> None:
     [pytest.param(study, marks=[pytest.mark.slow] if study.name in LONG else []) for study in ALL.values()],
     ids=lambda study: study.name,
 )
-def test_a_study_runs_at_smoke_scale(study: Study, tmp_path: Path, invoke: Invoke) -> None:
+def test_a_study_runs_at_smoke_scale(
+    study: Study, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedmef.studies.paper.frontier.PROCESSES", 1)
     arguments = ["reproduce", study.name, "--scale", "smoke", "--out", str(tmp_path / "runs"), "--json"]
     code, printed, told = invoke(*arguments)
     assert code == 0
