@@ -36,10 +36,8 @@ from fedmef.studies.adoption import (
     published_directory,
 )
 from fedmef.studies.many import Failure, plan_runs
-from fedmef.studies.paper.base import Study, caption
+from fedmef.studies.paper.base import MOST_SEEDS, Study, caption
 from fedmef.studies.paper.scales import SCALES, find_scale
-
-MOST_SEEDS = 100  # to look for among finished runs
 
 
 def reproduce(

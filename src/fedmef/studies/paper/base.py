@@ -13,6 +13,8 @@ from fedmef.studies.many import Failure
 from fedmef.studies.paper.scales import SEEDS, Scale
 from fedmef.studies.rows import mean
 
+MOST_SEEDS = 100
+
 Cell = str | int | float | None  # a plain float is shown with the digits that it is written with
 Row = dict[str, Cell]  # by heading; every heading says whose number it is
 
@@ -109,8 +111,8 @@ class Study:
     ) -> dict[str, Experiment]:
         """What is run, by the names of the directories; `machine` says where and how, and changes no bit."""
         count = SEEDS[scale] if seeds is None else seeds
-        if not 1 <= count <= 100:
-            raise UserError(f"seeds = {count}: give 1 to 100")
+        if not 1 <= count <= MOST_SEEDS:
+            raise UserError(f"seeds = {count}: give 1 to {MOST_SEEDS}")
         return {
             f"{case.name}-seed{seed}": make_experiment({**case.settings, "seed": seed, **(machine or {})})
             for case in self.cases(scale)

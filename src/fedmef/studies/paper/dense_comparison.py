@@ -1,10 +1,8 @@
 """Appendix table: FedMef next to dense networks, accuracy and memory."""
 
-from collections.abc import Sequence
-
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Study
 from fedmef.studies.paper.scales import Scale, settings
-from fedmef.studies.paper.training_memory import memory_cells
+from fedmef.studies.paper.training_memory import accuracies_and_memory
 
 # (network, method): accuracy %, estimated MB
 PAPER = {
@@ -30,26 +28,13 @@ def cases(scale: Scale) -> list[Case]:
     ]
 
 
-def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy and memory, measured, next to the paper's estimate."""
-    return [
-        {
-            **result.case.labels,
-            **accuracy_cells(result),
-            **memory_cells(result),
-            **result.case.paper,
-        }
-        for result in results
-    ]
-
-
 STUDY = Study(
     name="dense_comparison",
     source="appendix, table of dense models",
     title="FedMef next to dense networks",
     shows="SAP keeps a dense network's accuracy with less memory, and FedMef at 80 % keeps it with least.",
     cases=cases,
-    tabulate=tabulate,
+    tabulate=accuracies_and_memory,
     remark="The paper's 120.74 MB fit a ResNet18 with ImageNet's stem; ours has CIFAR's, as its FLOPs "
     "do, and at desk and bench scale a strided one.",
 )

@@ -1,11 +1,10 @@
 """Ours: what a device with FedMef's memory could train by other methods: narrower, or in small batches."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from fedmef.studies.paper.base import Case, Result, Row, Study, accuracy_cells
+from fedmef.studies.paper.base import Case, Row, Study
 from fedmef.studies.paper.scales import Scale, settings
-from fedmef.studies.paper.training_memory import memory_cells
+from fedmef.studies.paper.training_memory import accuracies_and_memory
 
 # FedMef's width, and the one that leaves a BatchNorm network about the same peak.
 WIDTHS: dict[Scale, tuple[int, int]] = {
@@ -42,11 +41,6 @@ def _case(scale: Scale, name: str, method: str, **own: Any) -> Case:
     return Case(name, labels, chosen)
 
 
-def tabulate(results: Sequence[Result]) -> list[Row]:
-    """Accuracy next to the memory of a device's training step."""
-    return [{**result.case.labels, **accuracy_cells(result), **memory_cells(result)} for result in results]
-
-
 STUDY = Study(
     name="same_memory",
     source="ours",
@@ -54,7 +48,7 @@ STUDY = Study(
     shows="On a device with the memory that FedMef needs, other methods must train a narrower network, "
     "or take smaller batches.",
     cases=cases,
-    tabulate=tabulate,
+    tabulate=accuracies_and_memory,
     remark="The peak is that of all tensors in a step, adjustments included. "
     "Smaller batches have a learning rate that is smaller in proportion.",
 )

@@ -1,7 +1,9 @@
 """What a training step of a study's network needs, measured as in a report."""
 
+from collections.abc import Sequence
+
 from fedmef.costs.tensors import measure_tensors
-from fedmef.studies.paper.base import Number, Result
+from fedmef.studies.paper.base import Number, Result, Row, accuracy_cells
 
 KEPT, PEAK = "kept MB (ours, measured)", "peak MB (ours, measured)"
 
@@ -14,3 +16,11 @@ def memory_cells(result: Result) -> dict[str, Number | None]:
     channels, height, width = run.summary.image_shape
     memory = measure_tensors(run.experiment, (channels, height, width), run.summary.classes)
     return {KEPT: Number(memory.kept / 1e6), PEAK: Number(memory.peak / 1e6)}
+
+
+def accuracies_and_memory(results: Sequence[Result]) -> list[Row]:
+    """A row for each case: accuracy and memory of a device's training step, next to what the paper has."""
+    return [
+        {**result.case.labels, **accuracy_cells(result), **memory_cells(result), **result.case.paper}
+        for result in results
+    ]
