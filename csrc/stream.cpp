@@ -12,7 +12,6 @@ namespace fedmef {
 namespace {
 
 constexpr size_t LARGEST_OFFSET = 65535;
-constexpr size_t SLACK = 1;  // so that a layer without active weights has offsets too
 
 int floor_divide(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 int remainder(int a, int b) { return a - floor_divide(a, b) * b; }
@@ -106,6 +105,23 @@ Tile make_tile(const Direction& direction, int height, int width) {
   return tile;
 }
 
+// A 3x3 convolution whose tile is the whole plane has padding on all sides. One column of it serves a row as its right
+// side and the next row as its left one, and one row serves two channels: more of these fit the buffer.
+void share_padding(const Direction& direction, Tile& tile) {
+  const Phase& phase = direction.phases[0];
+  if (direction.phases.size() > 1 || tile.height == 1 || tile.width == 1) return;  // taps must differ by their offsets
+  for (int axis = 0; axis < 2; ++axis)
+    if (direction.stride[axis] != 1 || direction.step[axis] != 1 || phase.remainder[axis] != 0 ||
+        phase.first[axis] != -1 || phase.extent[axis] != 2)
+      return;
+  if (direction.input.height != tile.height || direction.input.width != tile.width ||
+      direction.grid[0] != tile.height || direction.grid[1] != tile.width)
+    return;
+  tile.pitch = tile.width + 1;
+  tile.channel = (tile.height + 1) * tile.pitch;
+  tile.shared = tile.pitch + 1;
+}
+
 // The tile that wastes least: a tile costs its pixels, and two loads for each weight.
 Tile choose_tile(const Direction& direction, int lanes, bool many_registers) {
   Tile best;
@@ -123,6 +139,7 @@ Tile choose_tile(const Direction& direction, int lanes, bool many_registers) {
     }
   }
   if (best.bases.empty()) throw std::invalid_argument("the window of a convolution is too wide for these kernels");
+  share_padding(direction, best);
   return best;
 }
 
@@ -245,9 +262,9 @@ std::pair<uint16_t*, uint32_t*> offsets_for(Stream& stream, const Tile& tile, in
   release(stream.wide);
   const bool narrow = size_t(tile.channel) * size_t(stream.block) * size_t(pixel) <= LARGEST_OFFSET;
   if (narrow)
-    stream.offsets.assign(active + SLACK, 0);
+    stream.offsets.assign(active + OFFSETS_AHEAD, 0);
   else
-    stream.wide.assign(active + SLACK, 0);
+    stream.wide.assign(active + OFFSETS_AHEAD, 0);
   return {narrow ? stream.offsets.data() : nullptr, narrow ? nullptr : stream.wide.data()};
 }
 

@@ -39,13 +39,17 @@ struct Direction {
   std::vector<Phase> phases;
 };
 
+// How many offsets kernels read ahead; every stream has this many unused ones at its end.
+constexpr int OFFSETS_AHEAD = 8;
+
 struct Stream {
   int groups = 1;
   int inputs = 1, outputs = 1;     // channels of one group; outputs count every remainder
   int block = 1, blocks = 1;       // input channels of a block, blocks of a group
   std::vector<uint32_t> segments;  // [groups][blocks][outputs] + 1: where each segment begins
-  // Where in the buffer a weight finds its factor: in bytes or, of batches that do not fill the lanes, in floats. One
-  // more than there are weights. `wide` where 16 bits are too few for a whole plane; the other one is empty then.
+  // Where in the buffer a weight finds its factor: in bytes or, of batches that do not fill the lanes, in floats.
+  // OFFSETS_AHEAD more than there are weights. `wide` where 16 bits are too few for a whole plane; the other one is
+  // empty then.
   std::vector<uint16_t> offsets;
   std::vector<uint32_t> wide;
 };
@@ -55,7 +59,10 @@ struct Tile {
   int height = 1, width = 1;  // output pixels
   int pitch = 1;              // pixels from row to row
   int channel = 1;            // pixels of one input channel
+  int shared = 0;             // pixels of padding that a channel shares with the next one; the last one has its own
   std::vector<int> bases;     // pixels at which each phase begins
+
+  size_t pixels(int channels) const { return size_t(channel) * size_t(channels) + size_t(shared); }
 };
 
 struct ConvolutionPlan {

@@ -5,9 +5,11 @@
 
 #include "kernels/clamp.h"
 #include "kernels/depthwise.h"
+#include "kernels/offsets.h"
 #include "kernels/parts.h"
 #include "kernels/small_batch.h"
 #include "kernels/tile_buffer.h"
+#include "kernels/tile_order.h"
 #include "threads.h"
 
 namespace fedmef::FEDMEF_ISA {
@@ -15,6 +17,8 @@ namespace fedmef::FEDMEF_ISA {
 namespace {
 
 constexpr size_t PARTIAL_BYTES = 384 * 1024;  // of the sums that wait for the next block of channels: part of the L2
+
+constexpr int ITEMS_OF_A_THREAD = 4;  // at least, where there are enough tiles: nobody waits long for the last one
 
 constexpr int VECTORS_IN_LINE = std::max<int>(1, 64 / sizeof(Vector));  // of the cache
 
@@ -31,7 +35,7 @@ using Bits = std::conditional_t<LANES == 16, uint16_t, uint8_t>;
 using Then = Rectification::Kind;
 
 // Stores a vector of a result `y`, whose element i has bit i.
-template <Then THEN>
+template <Then THEN, bool STREAMED = false>
 FEDMEF_INLINE void finish(const float* y, const Rectification& then, float* to, Vector v) {
   if constexpr (THEN == Then::relu) {
     const Clamp clamp = {broadcast(then.upper), then.at_zero};
@@ -45,7 +49,10 @@ FEDMEF_INLINE void finish(const float* y, const Rectification& then, float* to, 
     std::memcpy(&inside, then.bits + (to - y) / 8, sizeof inside);
     v = where(bits_mask(inside), v);
   }
-  store(to, v);
+  if constexpr (STREAMED)
+    store_past_caches(to, v);
+  else
+    store(to, v);
 }
 
 struct Task {
@@ -64,9 +71,9 @@ struct Task {
 // HEIGHT may be less than the tile's, at the last row. PITCH is the buffer's in pixels, 0 when only known at run time.
 // FIRST and LAST say which block it is: sums begin at the bias or at what is there, and end in the result.
 template <int HEIGHT, int WIDTH, int PITCH, bool FIRST, bool LAST, Then THEN>
-FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_t runtime_pitch,
-                                    const uint16_t* offsets, const float* values, int count, Vector bias,
-                                    Vector* partial, const Target& target) {
+FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_t runtime_pitch, OffsetsAhead& offsets,
+                                    const float* values, int count, Vector bias, Vector* partial, const Target& target,
+                                    bool streamed) {
   constexpr int PIXELS = HEIGHT * WIDTH;
   const size_t pitch = PITCH > 0 ? PITCH * sizeof(Vector) : runtime_pitch;
   Vector sums[PIXELS];
@@ -75,26 +82,32 @@ FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_
   } else if (!task.accumulate) {
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) sums[i] = bias;
   } else {
-    for (int r = 0; r < HEIGHT; ++r)
-      for (int c = 0; c < WIDTH; ++c)
-        sums[r * WIDTH + c] =
-            r < target.rows && c < target.columns ? load(target.pixels + r * target.row + c * target.column) : Vector{};
+    FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
+      FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c) sums[r * WIDTH + c] =
+          r < target.rows && c < target.columns ? load(target.pixels + r * target.row + c * target.column) : Vector{};
+    }
   }
-  for (int i = 0; i < count; ++i) {
-    const char* pixel = reinterpret_cast<const char*>(buffer) + offsets[i];
+  offsets.each(count, [&](int i, uint16_t offset) {
+    const char* pixel = reinterpret_cast<const char*>(buffer) + offset;
     const float value = values[i];
     FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
       FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c) sums[r * WIDTH + c] +=
           value * *reinterpret_cast<const Vector*>(pixel + r * pitch + c * sizeof(Vector));
     }
-  }
+  });
   if constexpr (!LAST) {
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) partial[i] = sums[i];
   } else if (target.rows == HEIGHT && target.columns == WIDTH) {
-    FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
-      FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c)
-          finish<THEN>(task.y, task.then, target.pixels + r * target.row + c * target.column, sums[r * WIDTH + c]);
-    }
+    const auto finish_all = [&]<bool STREAMED>() {
+      FEDMEF_UNROLL for (int r = 0; r < HEIGHT; ++r) {
+        FEDMEF_UNROLL for (int c = 0; c < WIDTH; ++c) finish<THEN, STREAMED>(
+            task.y, task.then, target.pixels + r * target.row + c * target.column, sums[r * WIDTH + c]);
+      }
+    };
+    if (streamed)
+      finish_all.template operator()<true>();
+    else
+      finish_all.template operator()<false>();
   } else {
     Vector kept[PIXELS];  // a copy: `sums` stays in registers
     FEDMEF_UNROLL for (int i = 0; i < PIXELS; ++i) kept[i] = sums[i];
@@ -105,7 +118,7 @@ FEDMEF_INLINE void convolve_segment(const Task& task, const float* buffer, size_
 }
 
 // Outputs of a dense layer that share what is loaded of the buffer.
-constexpr int SHARING = 4;
+constexpr int SHARING = MANY_REGISTERS ? 6 : 4;
 
 // All weights of SHARING output channels of a dense layer whose input is one block. Every channel meets the same
 // offsets, so a column of the tile is loaded once for all of them.
@@ -187,10 +200,17 @@ class Targets {
   std::vector<Target> others_;
 };
 
+// With a step between columns it is every second line, which is better than none.
+FEDMEF_INLINE void fetch_for_writing(const Target& target) {
+  for (int r = 0; r < target.rows; ++r)
+    for (int c = 0; c < target.columns; c += VECTORS_IN_LINE)
+      __builtin_prefetch(target.pixels + r * target.row + c * target.column, 1, 3);
+}
+
 // One block of channels for the outputs [begin, end) of a group: everything that one buffer is good for.
 template <int HEIGHT, int WIDTH, int PITCH, bool FIRST, bool LAST, Then THEN>
-void convolve_buffer(const Task& task, const float* buffer, Vector* partial, const Targets& targets, Prefetcher next,
-                     int group, int b, int begin, int end, int filled) {
+FEDMEF_NOT_INLINE void convolve_buffer(const Task& task, const float* buffer, Vector* partial, const Targets& targets,
+                                       Prefetcher next, int group, int b, int begin, int end, int filled) {
   const Stream& stream = task.stream;
   const size_t pitch = size_t(task.tile.pitch) * sizeof(Vector);
   const uint32_t* segments = stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs;
@@ -205,6 +225,7 @@ void convolve_buffer(const Task& task, const float* buffer, Vector* partial, con
         const int global = group * stream.outputs + output + k;
         next.advance();
         own[k] = targets.at(global);
+        if (output + SHARING + k < end) fetch_for_writing(targets.at(global + SHARING));
         if (task.bias != nullptr)
           for (int lane = 0; lane < filled; ++lane) biases[k][lane] = task.bias[global];
       }
@@ -212,22 +233,22 @@ void convolve_buffer(const Task& task, const float* buffer, Vector* partial, con
                                                  task.values + start, int(segments[output + 1] - start), biases, own);
     }
   }
+  // A dense layer's other outputs are stored as usual, and so are these.
+  const bool streamed = !task.dense && goes_past_caches(task.y, task.layout.elements(task.direction.output),
+                                                        task.direction.output.width, task.direction.step[1]);
+  const bool fetches = (FIRST && task.accumulate) || (LAST && !streamed);
+  OffsetsAhead offsets(stream.offsets.data() + segments[output]);
   for (; output < end; ++output) {
     const int global = group * stream.outputs + output;
     const uint32_t start = segments[output];
     next.advance();
-    if (LAST && output + 2 < end) {
-      const Target ahead = targets.at(global + 2);
-      for (int r = 0; r < ahead.rows; ++r)
-        for (int c = 0; c < ahead.columns; c += VECTORS_IN_LINE)
-          __builtin_prefetch(ahead.pixels + r * ahead.row + c * ahead.column, 1, 3);
-    }
+    if (fetches && output + 2 < end) fetch_for_writing(targets.at(global + 2));
     Vector bias{};
     if (FIRST && task.bias != nullptr)  // only ever forward, where an output is a channel
       for (int lane = 0; lane < filled; ++lane) bias[lane] = task.bias[global];
     convolve_segment<HEIGHT, WIDTH, PITCH, FIRST, LAST, THEN>(
-        task, buffer, pitch, stream.offsets.data() + start, task.values + start, int(segments[output + 1] - start),
-        bias, partial + size_t(output - begin) * (HEIGHT * WIDTH), targets.at(global));
+        task, buffer, pitch, offsets, task.values + start, int(segments[output + 1] - start), bias,
+        partial + size_t(output - begin) * (HEIGHT * WIDTH), targets.at(global), streamed);
   }
 }
 
@@ -249,14 +270,12 @@ FEDMEF_INLINE void with_ends(bool first, bool last, Then then, const Work& work)
 }
 
 template <int HEIGHT, int WIDTH, int EXTENT>
-void convolve_tile(const Task& task, int block, int tile_number, float* buffer, Vector* partial, int outputs_at_once) {
+void convolve_tile(const Task& task, const Tiles& tiles, int block, int tile, float* buffer, Vector* partial,
+                   int outputs_at_once) {
   constexpr int PITCH = EXTENT < 0 ? 0 : WIDTH + EXTENT;
   const Stream& stream = task.stream;
   const Direction& direction = task.direction;
-  const int across = (direction.grid[1] + WIDTH - 1) / WIDTH;
-  const int tiles = across * ((direction.grid[0] + HEIGHT - 1) / HEIGHT);
-  const auto place_of = [&](int tile) { return Place{tile / across * HEIGHT, tile % across * WIDTH}; };
-  const Place place = place_of(tile_number);
+  const Place place = tiles.place(tile);
   const int rows = std::min(HEIGHT, direction.grid[0] - place.row);
   const size_t plane = direction.input.plane() * LANES;
   const Targets targets(task, block, place);
@@ -269,12 +288,7 @@ void convolve_tile(const Task& task, int block, int tile_number, float* buffer, 
         const int channel = b * stream.block, channels = std::min(stream.block, stream.inputs - channel);
         fill_buffer<HEIGHT, WIDTH, EXTENT>(buffer, x + channel * plane, plane, channels, direction, task.tile, place,
                                            Rows{0, direction.input.height});
-        Prefetcher next;
-        if (b + 1 < stream.blocks)
-          next = Prefetcher(direction, task.tile, x + (channel + stream.block) * plane, plane,
-                            std::min(stream.block, stream.inputs - channel - stream.block), place, end - begin);
-        else if (end == stream.outputs && tile_number + 1 < tiles)
-          next = Prefetcher(direction, task.tile, x, plane, stream.block, place_of(tile_number + 1), end - begin);
+        const Prefetcher next = tiles.ahead(block, tile, x, b, end, end - begin);
         with_constant<HEIGHT>(rows, [&]<int ROWS>() {
           with_ends(b == 0, b + 1 == stream.blocks, task.then.kind, [&]<bool FIRST, bool LAST, Then THEN>() {
             convolve_buffer<ROWS, WIDTH, PITCH, FIRST, LAST, THEN>(task, buffer, partial, targets, next, group, b,
@@ -288,18 +302,24 @@ void convolve_tile(const Task& task, int block, int tile_number, float* buffer, 
 
 template <int HEIGHT, int WIDTH, int EXTENT>
 void convolve_all(Threads& threads, const Task& task) {
-  const Direction& direction = task.direction;
-  const int tiles = ((direction.grid[0] + HEIGHT - 1) / HEIGHT) * ((direction.grid[1] + WIDTH - 1) / WIDTH);
   constexpr size_t TILE_BYTES = HEIGHT * WIDTH * sizeof(Vector);
   const int most = int(std::max<size_t>(1, PARTIAL_BYTES / TILE_BYTES));
   const int turns = (task.stream.outputs + most - 1) / most;
   const int at_once = (task.stream.outputs + turns - 1) / turns;
-  const size_t buffer_bytes = size_t(task.tile.channel) * size_t(task.stream.block) * sizeof(Vector);
+  const size_t buffer_bytes = task.tile.pixels(task.stream.block) * sizeof(Vector);
   threads.reserve(buffer_bytes + TILE_BYTES * size_t(at_once));
-  threads.run(task.layout.blocks() * tiles, [&](int item, int thread) {
+  const Tiles tiles(task.direction, task.tile, task.stream, task.layout, at_once);
+  // Threads take whole blocks of images or, where these are few, large pieces of them: what a tile fetches ahead is
+  // for its own thread.
+  const int blocks = task.layout.blocks(), shares = ITEMS_OF_A_THREAD * threads.count();
+  const int pieces = std::clamp((shares + blocks - 1) / blocks, 1, tiles.count());
+  threads.run(blocks * pieces, [&](int item, int thread) {
     char* scratch = static_cast<char*>(threads.scratch(thread));
-    convolve_tile<HEIGHT, WIDTH, EXTENT>(task, item / tiles, item % tiles, reinterpret_cast<float*>(scratch),
-                                         reinterpret_cast<Vector*>(scratch + buffer_bytes), at_once);
+    const int piece = item % pieces, last = begin_of(piece + 1, pieces, tiles.count());
+    for (int tile = begin_of(piece, pieces, tiles.count()); tile < last; ++tile)
+      convolve_tile<HEIGHT, WIDTH, EXTENT>(task, tiles, item / pieces, tile, reinterpret_cast<float*>(scratch),
+                                           reinterpret_cast<Vector*>(scratch + buffer_bytes), at_once);
+    finish_streaming();
   });
 }
 

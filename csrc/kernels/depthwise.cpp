@@ -39,7 +39,7 @@ struct Target {
 // A run of neighbouring outputs, of one row or of two.
 template <int ROWS, int COLUMNS>
 FEDMEF_INLINE void convolve_run(const Vector* pixels, int pitch, const uint32_t* offsets, const float* values,
-                                int count, Vector bias, Target to, bool accumulate) {
+                                int count, Vector bias, Target to, bool accumulate, bool streamed) {
   Vector sums[ROWS * COLUMNS];
   const auto at = [&](int i) { return to.pixels + (i / COLUMNS) * to.row + (i % COLUMNS) * to.column; };
   FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] = accumulate ? load(at(i)) : bias;
@@ -49,7 +49,11 @@ FEDMEF_INLINE void convolve_run(const Vector* pixels, int pitch, const uint32_t*
     FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) sums[i] +=
         value * factors[(i / COLUMNS) * pitch + i % COLUMNS];
   }
-  FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) store(at(i), sums[i]);
+  if (streamed) {
+    FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) store_past_caches(at(i), sums[i]);
+  } else {
+    FEDMEF_UNROLL for (int i = 0; i < ROWS * COLUMNS; ++i) store(at(i), sums[i]);
+  }
 }
 
 void convolve_planes(Threads& threads, const Direction& direction, const Tile& tile, const Stream& stream,
@@ -60,6 +64,7 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
   const int height = direction.output.height, width = direction.output.width;
   const size_t plane = direction.input.plane() * LANES, out_plane = direction.output.plane() * LANES;
   const int chunks = (stream.groups + CHUNK - 1) / CHUNK;
+  const bool streamed = goes_past_caches(y, layout.elements(direction.output), width, across);
   threads.reserve(padded.size() * sizeof(Vector));
   threads.run(layout.blocks() * chunks, [&](int item, int thread) {
     const int block = item / chunks, first = item % chunks * CHUNK;
@@ -82,7 +87,7 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
         const auto run = [&]<int ROWS, int COLUMNS>(int row, int column) {
           convolve_run<ROWS, COLUMNS>(buffer + row * pitch + column, pitch, offsets.data() + begin, values + begin,
                                       count, start, {to.pixels + row * to.row + column * to.column, to.row, to.column},
-                                      accumulate);
+                                      accumulate, streamed);
         };
         if (columns <= RUN / 2)  // too few for the registers: two rows at once
           for (; row + 2 <= rows; row += 2)
@@ -92,10 +97,11 @@ void convolve_planes(Threads& threads, const Direction& direction, const Tile& t
             with_constant<RUN>(std::min(RUN, columns - column),
                                [&]<int COLUMNS>() { run.template operator()<1, COLUMNS>(row, column); });
       };
-      padded.fill_in_bands(buffer, x + number * plane, [&](int row, int last) {
+      padded.fill_in_bands(buffer, x + number * plane, true, [&](int row, int last) {
         for (int part = 0; part < stream.outputs; ++part) convolve_part(part, row, last);
       });
     }
+    finish_streaming();
   });
 }
 
@@ -153,7 +159,7 @@ void depthwise_weight_gradient(Threads& threads, const ConvolutionPlan& plan, La
       for (int block = 0; block < layout.blocks(); ++block) {
         const size_t number = size_t(block) * stream.groups + channel;
         const float* from = dense_plane(source, number, plane * LANES, expanded, expanded + plane * LANES);
-        padded.fill_in_bands(buffer, from, [&](int first, int last) {
+        padded.fill_in_bands(buffer, from, source.pruned == nullptr, [&](int first, int last) {
           for (int weight = 0; weight < count; weight += TAPS)
             with_constant<TAPS>(std::min(TAPS, count - weight), [&]<int COUNT>() {
               gradient_rows<COUNT>(buffer, padded.tile.pitch, offsets.data() + begin + weight, dy + number * out_plane,

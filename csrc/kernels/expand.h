@@ -41,14 +41,14 @@ constexpr std::array<std::array<uint8_t, 8>, 256> EXPANDED = [] {
 // `count` floats, a multiple of LANES, from a bit whose number is a multiple of LANES. It may read LANES floats beyond
 // the last value. Returns where the next value is.
 inline const float* expand_vectors(const uint8_t* bits, size_t first, const float* values, size_t count, float* to) {
-#if defined(__AVX512F__)
+#if FEDMEF_LANES == 16 && defined(__AVX512F__)
   for (size_t i = 0; i < count; i += 16) {
     uint16_t there;
     std::memcpy(&there, bits + (first + i) / 8, sizeof there);
     _mm512_storeu_ps(to + i, _mm512_maskz_expand_ps(there, _mm512_loadu_ps(values)));
     values += std::popcount(there);
   }
-#elif defined(__AVX2__)
+#elif FEDMEF_LANES == 8 && defined(__AVX2__)
   const __m256i lane_bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   for (size_t i = 0; i < count; i += 8) {
     const uint8_t there = bits[(first + i) / 8];

@@ -31,8 +31,8 @@ class PaddedPlanes {
     column_ = size_t(across) * LANES;
     for (size_t i = 0; i < direction.phases.size(); ++i) {
       const Phase& phase = direction.phases[i];
-      const Range rows = inside(phase, 0, tile.height, direction.stride[0], direction.input.height);
-      const Range columns = inside(phase, 1, tile.width, across, width);
+      const Inside rows = inside(phase, 0, tile.height, direction.stride[0], direction.input.height);
+      const Inside columns = inside(phase, 1, tile.width, across, width);
       if (rows.first == rows.last || columns.first == columns.last) continue;
       const ptrdiff_t y = (rows.first + phase.first[0]) * direction.stride[0] + phase.remainder[0];
       const ptrdiff_t x = (columns.first + phase.first[1]) * across + phase.remainder[1];
@@ -51,39 +51,38 @@ class PaddedPlanes {
   void fill(Vector* buffer, const float* plane) const { fill(buffer, plane, 0, tile.height + extent_); }
 
   // The same band by band, so that rows are still in the L1 cache when they are used: work(first, last) for output rows
-  // [first, last), for which everything is there.
+  // [first, last), for which everything is there. Where a stride hides from the processor what comes next, planes
+  // `in_a_row` are fetched ahead.
   template <class Work>
-  void fill_in_bands(Vector* buffer, const float* plane, const Work& work) const {
+  void fill_in_bands(Vector* buffer, const float* plane, bool in_a_row, const Work& work) const {
+    const bool ahead = in_a_row && parts_.size() > 1;
     int filled = 0;
     for (int first = 0; first < tile.height; first += band_) {
       const int last = std::min(tile.height, first + band_);
-      fill(buffer, plane, filled, last + extent_);
+      fill(buffer, plane, filled, last + extent_, ahead);
       filled = last + extent_;
       work(first, last);
     }
   }
 
  private:
-  struct Range {
-    int first, last;
-  };
-
   // The rows (or columns) of a phase that are inside of the plane.
-  static Range inside(const Phase& phase, int axis, int length, int stride, int size) {
-    const int start = phase.first[axis] * stride + phase.remainder[axis], all = length + phase.extent[axis];
-    const int first = std::min(all, start < 0 ? (-start + stride - 1) / stride : 0);
-    const int last = std::min(all, start < size ? (size - start + stride - 1) / stride : 0);
-    return {first, std::max(first, last)};
+  static Inside inside(const Phase& phase, int axis, int length, int stride, int size) {
+    return Inside(phase.first[axis] * stride + phase.remainder[axis], stride, length + phase.extent[axis], size);
   }
 
   // The rows [first, last) of every phase, if they are inside of the plane.
-  void fill(Vector* buffer, const float* plane, int first, int last) const {
+  void fill(Vector* buffer, const float* plane, int first, int last, bool ahead = false) const {
     for (const Part& part : parts_) {
       const int begin = std::max(first, part.first), end = std::min(last, part.last);
       Vector* to = buffer + part.to + ptrdiff_t(begin) * tile.pitch;
       const float* from = plane + part.from + ptrdiff_t(begin - part.first) * ptrdiff_t(row_);
-      for (int row = begin; row < end; ++row, to += tile.pitch, from += row_)
+      for (int row = begin; row < end; ++row, to += tile.pitch, from += row_) {
         for (int column = 0; column < part.columns; ++column) to[column] = load(from + size_t(column) * column_);
+        if (!ahead) continue;
+        for (int column = 0; column < part.columns; ++column)
+          __builtin_prefetch(from + size_t(column) * column_ + AHEAD);
+      }
     }
   }
 
@@ -93,7 +92,7 @@ class PaddedPlanes {
     ptrdiff_t from;  // in floats, of row `first`
     int first, last, columns;
   };
-  static constexpr size_t BAND_BYTES = 16 * 1024;
+  static constexpr size_t BAND_BYTES = 16 * 1024, AHEAD = 16 * 1024 / sizeof(float);  // the latter in floats
   size_t row_, column_;
   int extent_ = 0, band_;
   std::vector<Part> parts_;

@@ -140,12 +140,15 @@ void convolve_images(Threads& threads, const Task& task, const Offset* offsets, 
 
 template <int COUNT, class Offset>
 FEDMEF_INLINE void gradient_run(const float* buffer, const Offset* offsets, int count, const float* dy,
-                                float* d_values) {
+                                Products& products) {
   Vector gradient[COUNT];
   FEDMEF_UNROLL for (int v = 0; v < COUNT; ++v) gradient[v] = load(dy + v * LANES);
-  add_products<COUNT>(
-      gradient, count, [&](int weight) { return buffer + offsets[weight]; }, [](int v) { return size_t(v) * LANES; },
-      d_values);
+  for (; count > 0; count -= Products::MOST_AT_ONCE, offsets += Products::MOST_AT_ONCE) {
+    const int some = std::min(count, Products::MOST_AT_ONCE);
+    Vector* to = products.room_for(some);
+    for (int i = 0; i < some; ++i)
+      to[i] = product<COUNT>(gradient, buffer + offsets[i], [](int v) { return size_t(v) * LANES; });
+  }
 }
 
 struct GradientTask {
@@ -155,7 +158,8 @@ struct GradientTask {
   const float* dy;
 };
 
-// work(COUNT, group, output, block, buffer from the vector on, the output's gradients there) for outputs [first, last).
+// work<COUNT>(group, first output, last output, block, buffer from the vector on, gradients) for outputs [first, last);
+// output i's gradients there are at gradients(i).
 template <class Work>
 void each_run(const GradientTask& task, int first, int last, float* memory, const Work& work) {
   const ConvolutionPlan& plan = task.plan;
@@ -193,9 +197,8 @@ void each_run(const GradientTask& task, int first, int last, float* memory, cons
         }
         for (int vector = 0; vector < vectors; vector += MOST) {
           with_constant<MOST>(std::min(MOST, vectors - vector), [&]<int COUNT>() {
-            for (int output = own_first; output < own_last; ++output)
-              work.template operator()<COUNT>(group, output, b, buffer + vector * LANES,
-                                              gradients + output * length + vector * LANES);
+            work.template operator()<COUNT>(group, own_first, own_last, b, buffer + vector * LANES,
+                                            [&](int output) { return gradients + output * length + vector * LANES; });
           });
         }
       }
@@ -238,11 +241,14 @@ void small_weight_gradient(Threads& threads, const ConvolutionPlan& plan, Layout
     const int first = begin_of(chunk, chunks, plan.filters()), last = begin_of(chunk + 1, chunks, plan.filters());
     with_offsets(stream, [&](const auto* offsets) {
       each_run({plan, layout.images, source, dy}, first, last, static_cast<float*>(threads.scratch(thread)),
-               [&]<int COUNT>(int group, int output, int b, const float* buffer, const float* gradient) {
-                 const uint32_t* segment =
-                     stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs + output;
-                 gradient_run<COUNT>(buffer, offsets + segment[0], int(segment[1] - segment[0]), gradient,
-                                     d_values + segment[0]);
+               [&]<int COUNT>(int group, int begin, int end, int b, const float* buffer, const auto& gradient) {
+                 const uint32_t* segments =
+                     stream.segments.data() + (size_t(group) * stream.blocks + b) * stream.outputs;
+                 Products products(d_values + segments[begin]);
+                 for (int output = begin; output < end; ++output)
+                   gradient_run<COUNT>(buffer, offsets + segments[output], int(segments[output + 1] - segments[output]),
+                                       gradient(output), products);
+                 products.finish();
                });
     });
   });
@@ -262,11 +268,14 @@ void small_dense_weight_gradient(Threads& threads, const ConvolutionPlan& plan, 
     const int from = first + begin_of(chunk, chunks, last - first),
               to = first + begin_of(chunk + 1, chunks, last - first);
     each_run({plan, layout.images, source, dy}, from, to, static_cast<float*>(threads.scratch(thread)),
-             [&]<int COUNT>(int group, int output, int b, const float* buffer, const float* gradients) {
+             [&]<int COUNT>(int group, int begin, int end, int b, const float* buffer, const auto& gradients) {
                const int channel = b * stream.block, channels = std::min(stream.block, stream.inputs - channel);
-               const int filter = group * stream.outputs + output - first;
-               gradient_run<COUNT>(buffer, offsets.data(), channels * int(taps.size()), gradients,
-                                   gradient + filter * plan.filter_size() + channel * taps.size());
+               for (int output = begin; output < end; ++output) {
+                 const int filter = group * stream.outputs + output - first;
+                 Products products(gradient + filter * plan.filter_size() + channel * taps.size());
+                 gradient_run<COUNT>(buffer, offsets.data(), channels * int(taps.size()), gradients(output), products);
+                 products.finish();
+               }
              });
   });
 }

@@ -6,6 +6,12 @@
 //         . a b c d e . .       →       0 f g h i j      with one more row and column around them
 //         . f g h i j . .
 //
+// A tile that is the whole plane shares its padding. Rows begin with a column of zeros, which is also the right side of
+// the row before, and channels begin with a row of zeros. Only the last channel is followed by some. Of 2x2 pixels:
+//
+//         0 0 0   0 a b   0 c d   0 0 0   0 e f   0 g h   0 0 0   0       two channels
+//
+// Where padding is copied with its pixels, rows and channels must come in ascending order.
 // With stride 2 the input is four phases (even and odd rows and columns), each of which lies like this.
 #pragma once
 
@@ -19,10 +25,6 @@ namespace fedmef::FEDMEF_ISA {
 struct Place {
   int row, column;  // of the tile's first pixel, in the grid
 };
-
-FEDMEF_INLINE void copy_row(Vector* to, const float* from, int count) {
-  for (int i = 0; i < count; ++i) to[i] = load(from + size_t(i) * LANES);
-}
 
 // Rows of compile-time length, of which the first and last pixel may be padding. `from` is the row's first pixel,
 // padding or not; rows outside of [top, bottom) are padding.
@@ -57,30 +59,56 @@ struct Rows {
   int first, last;
 };
 
-// The general case: any stride, padding and extent.
-inline void copy_phase(Vector* to, const float* plane, const Direction& direction, const Tile& tile, const Phase& phase,
-                       Place place, Rows there) {
+// Every second pixel of a row; the first may be padding.
+template <int COLUMNS>
+FEDMEF_INLINE void copy_every_second(Vector* to, const float* from, bool padded) {
+  to[0] = padded ? Vector{} : load(from);
+  FEDMEF_UNROLL for (int i = 1; i < COLUMNS; ++i) to[i] = load(from + ptrdiff_t(2 * i) * LANES);
+}
+
+// The pixels [first, last) of `count` that are inside of a plane of `size`, where pixel i is number start + i * step.
+struct Inside {
+  int first, last;
+
+  Inside(int start, int step, int count, int size)
+      : first(std::min(count, start < 0 ? (-start + step - 1) / step : 0)),
+        last(std::max(first, std::min(count, start < size ? (size - start + step - 1) / step : 0))) {}
+};
+
+// One phase of all channels of a block, for any stride, padding and extent. With a stride of 2, rows of WIDTH or
+// WIDTH + 1 pixels have code of their own; WIDTH = 0: none.
+template <int WIDTH>
+inline void copy_phase(Vector* to, const float* planes, size_t plane, int channels, const Direction& direction,
+                       const Tile& tile, const Phase& phase, Place place, Rows there) {
   const int rows = tile.height + phase.extent[0], columns = tile.width + phase.extent[1];
-  const int width = direction.input.width;
-  const int step = direction.stride[1];
-  const int start = (place.column + phase.first[1]) * step + phase.remainder[1];
-  const int from = std::min(columns, start < 0 ? (-start + step - 1) / step : 0);
-  const int until = std::max(from, std::min(columns, start < width ? (width - start + step - 1) / step : 0));
-  for (int row = 0; row < rows; ++row, to += tile.pitch) {
-    const int y = (place.row + row + phase.first[0]) * direction.stride[0] + phase.remainder[0];
-    if (y < 0 || y >= there.last) {
-      std::fill_n(to, columns, Vector{});
-      continue;
+  const int width = direction.input.width, step = direction.stride[1];
+  const int x = (place.column + phase.first[1]) * step + phase.remainder[1];
+  const int y = (place.row + phase.first[0]) * direction.stride[0] + phase.remainder[0];
+  const Inside across(x, step, columns, width), down(y, direction.stride[0], rows, there.last);
+  const float* from = planes + (ptrdiff_t(y - there.first) * width + x) * LANES;
+  const ptrdiff_t pitch = ptrdiff_t(direction.stride[0]) * width * LANES;
+  const auto each_row = [&](const auto& copy) {
+    for (int channel = 0; channel < channels; ++channel, from += plane, to += tile.channel) {
+      for (int row = 0; row < rows; ++row) {
+        if (row >= down.first && row < down.last)
+          copy(to + row * tile.pitch, from + row * pitch);
+        else
+          std::fill_n(to + row * tile.pitch, columns, Vector{});
+      }
     }
-    const float* source = plane + (size_t(y - there.first) * width) * LANES + ptrdiff_t(start) * LANES;
-    std::fill_n(to, from, Vector{});
-    if (step == 1) {
-      for (int i = from; i < until; ++i) to[i] = load(source + ptrdiff_t(i) * LANES);
-    } else {
-      for (int i = from; i < until; ++i) to[i] = load(source + ptrdiff_t(i) * step * LANES);
-    }
-    std::fill_n(to + until, columns - until, Vector{});
+  };
+  if constexpr (WIDTH > 0) {
+    const bool padded = across.first == 1, usual = step == 2 && across.first <= 1 && across.last == columns;
+    if (usual && columns == WIDTH)
+      return each_row([&](Vector* row, const float* pixels) { copy_every_second<WIDTH>(row, pixels, padded); });
+    if (usual && columns == WIDTH + 1)
+      return each_row([&](Vector* row, const float* pixels) { copy_every_second<WIDTH + 1>(row, pixels, padded); });
   }
+  each_row([&](Vector* row, const float* pixels) {
+    std::fill_n(row, across.first, Vector{});
+    for (int i = across.first; i < across.last; ++i) row[i] = load(pixels + ptrdiff_t(i) * step * LANES);
+    std::fill_n(row + across.last, columns - across.last, Vector{});
+  });
 }
 
 // `planes` is the first channel of the block; channels are `plane` floats apart.
@@ -99,6 +127,7 @@ inline void fill_buffer(float* buffer, const float* planes, size_t plane, int ch
       const float* from = planes + (ptrdiff_t(y - there.first) * direction.input.width + x) * LANES;
       const size_t pitch = size_t(direction.input.width) * LANES;
       const int top = std::max(0, -y), bottom = std::min(ROWS, there.last - y);
+      std::fill_n(to + tile.channel * channels, tile.shared, Vector{});
       if (x < 0 && right > 0)
         return copy_channels<ROWS, PITCH, true, true>(to, from, plane, channels, pitch, top, bottom);
       if (x < 0) return copy_channels<ROWS, PITCH, true, false>(to, from, plane, channels, pitch, top, bottom);
@@ -106,9 +135,9 @@ inline void fill_buffer(float* buffer, const float* planes, size_t plane, int ch
       return copy_channels<ROWS, PITCH, false, false>(to, from, plane, channels, pitch, top, bottom);
     }
   }
-  for (int channel = 0; channel < channels; ++channel, planes += plane, to += tile.channel)
-    for (size_t i = 0; i < direction.phases.size(); ++i)
-      copy_phase(to + tile.bases[i], planes, direction, tile, direction.phases[i], place, there);
+  for (size_t i = 0; i < direction.phases.size(); ++i)
+    copy_phase<EXTENT >= 0 ? WIDTH : 0>(to + tile.bases[i], planes, plane, channels, direction, tile,
+                                        direction.phases[i], place, there);
 }
 
 // Calls work<height, width, extent>() for a tile. The extent is how much wider than the tile the buffer's rows are, -1
@@ -117,15 +146,15 @@ template <class Work>
 void with_tile(const Direction& direction, const Tile& tile, const Work& work) {
   constexpr int FULL = MANY_REGISTERS ? 4 : 3, ROW = 4 * FULL;
   const int extent = tile.pitch - tile.width;
-  const bool square = direction.phases.size() > 1 || direction.phases[0].extent[0] == extent;
+  const bool usual = direction.phases.size() > 1 || direction.phases[0].extent[0] == extent || tile.shared > 0;
   if (tile.height == FULL && tile.width == 4) {
-    if (square && extent == 0) return work.template operator()<FULL, 4, 0>();
-    if (square && extent == 1) return work.template operator()<FULL, 4, 1>();
-    if (square && extent == 2) return work.template operator()<FULL, 4, 2>();
+    if (usual && extent == 0) return work.template operator()<FULL, 4, 0>();
+    if (usual && extent == 1) return work.template operator()<FULL, 4, 1>();
+    if (usual && extent == 2) return work.template operator()<FULL, 4, 2>();
     return work.template operator()<FULL, 4, -1>();
   }
   if (tile.height == 1 && tile.width == ROW) {
-    if (square && extent == 0) return work.template operator()<1, ROW, 0>();
+    if (usual && extent == 0) return work.template operator()<1, ROW, 0>();
     return work.template operator()<1, ROW, -1>();
   }
   if (tile.height == 2) return work.template operator()<2, 2, -1>();

@@ -7,12 +7,17 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #if !defined(FEDMEF_ISA) || !defined(FEDMEF_LANES)
 #error "FEDMEF_ISA and FEDMEF_LANES must be defined"
 #endif
 
 #define FEDMEF_INLINE inline __attribute__((always_inline))
-#define FEDMEF_UNROLL _Pragma("GCC unroll 16")
+#define FEDMEF_NOT_INLINE __attribute__((noinline))  // keeps the caller's variables out of its registers
+#define FEDMEF_UNROLL _Pragma("GCC unroll 32")
 
 namespace fedmef::FEDMEF_ISA {
 
@@ -31,6 +36,32 @@ FEDMEF_INLINE Vector load(const float* from) {
 }
 
 FEDMEF_INLINE void store(float* to, Vector vector) { std::memcpy(to, &vector, sizeof vector); }
+
+// The same for an aligned address, but not into the caches. finish_streaming() comes before another thread reads it.
+FEDMEF_INLINE void store_past_caches(float* to, Vector vector) {
+#if FEDMEF_LANES == 16 && defined(__AVX512F__)
+  _mm512_stream_ps(to, (__m512)vector);
+#elif FEDMEF_LANES == 8 && defined(__AVX__)
+  _mm256_stream_ps(to, (__m256)vector);
+#else
+  store(to, vector);
+#endif
+}
+
+// Whether a result is better written there, given its floats, the pixels of a row and the step from one that is written
+// to the next. A large one does not stay in a cache until it is read, and an ordinary store would first read each line
+// from memory. Only whole lines are worth it.
+inline bool goes_past_caches(const float* result, size_t count, int width, int step) {
+  constexpr size_t LEAST = 12 * 1024 * 1024, LINE = 64;
+  return LANES > 4 && count * sizeof(float) >= LEAST && (step == 1 || sizeof(Vector) == LINE) &&
+         size_t(width) * sizeof(Vector) % LINE == 0 && reinterpret_cast<uintptr_t>(result) % LINE == 0;
+}
+
+FEDMEF_INLINE void finish_streaming() {
+#if defined(__AVX__)
+  _mm_sfence();
+#endif
+}
 
 FEDMEF_INLINE Vector broadcast(float value) { return Vector{} + value; }
 
@@ -63,16 +94,13 @@ FEDMEF_INLINE Vector4 sums(Vector4 a, Vector4 b, Vector4 c, Vector4 d) {
   return __builtin_shufflevector(x, y, 0, 1, 4, 5) + __builtin_shufflevector(x, y, 2, 3, 6, 7);
 }
 
+// One sum is added up in the same order as each of several: which of them are added up together changes no bit.
 FEDMEF_INLINE float sum(Vector v) {
   const Vector4 s = quarter_sums(v);
-  return (s[0] + s[1]) + (s[2] + s[3]);
+  return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// The sums of four or eight vectors.
-FEDMEF_INLINE Vector4 sums(const Vector (&v)[4]) {
-  return sums(quarter_sums(v[0]), quarter_sums(v[1]), quarter_sums(v[2]), quarter_sums(v[3]));
-}
-
+// The sums of eight vectors.
 FEDMEF_INLINE Vector8 sums(const Vector (&v)[8]) {
 #if FEDMEF_LANES == 16
   // Each step adds two halves (quarters, eighths) of two vectors at once: a blend and a shuffle instead of two

@@ -11,6 +11,7 @@
 #include "kernels/bands.h"
 #include "kernels/dense_gradient.h"
 #include "kernels/depthwise.h"
+#include "kernels/offsets.h"
 #include "kernels/parts.h"
 #include "kernels/products.h"
 #include "kernels/small_batch.h"
@@ -24,17 +25,36 @@ namespace {
 constexpr int PARTS = 4;
 constexpr size_t GRADIENT_BYTES = 256 * 1024;  // of the output's gradients that a tile copies at once: part of the L2
 
-// Adds what one tile contributes to the weights of one segment.
+// What one tile contributes to the weights of one segment, whose offsets are next.
 template <int HEIGHT, int WIDTH, int PITCH>
-FEDMEF_INLINE void gradient_segment(const float* buffer, size_t runtime_pitch, const uint16_t* offsets, int count,
-                                    const Vector* tile, float* d_values) {
+FEDMEF_INLINE void gradient_segment(const float* buffer, size_t runtime_pitch, OffsetsAhead& offsets, int count,
+                                    const Vector* tile, Products& products) {
   const size_t pitch = PITCH > 0 ? PITCH * LANES : runtime_pitch / sizeof(float);
-  const char* base = reinterpret_cast<const char*>(buffer);
+  const auto distance = [&](int i) { return size_t(i / WIDTH) * pitch + size_t(i % WIDTH) * LANES; };
   Vector gradient[HEIGHT * WIDTH];
   FEDMEF_UNROLL for (int i = 0; i < HEIGHT * WIDTH; ++i) gradient[i] = tile[i];
-  add_products<HEIGHT * WIDTH>(
-      gradient, count, [&](int weight) { return reinterpret_cast<const float*>(base + offsets[weight]); },
-      [&](int i) { return size_t(i / WIDTH) * pitch + size_t(i % WIDTH) * LANES; }, d_values);
+  for (; count > 0; count -= Products::MOST_AT_ONCE) {
+    const int some = std::min(count, Products::MOST_AT_ONCE);
+    Vector* to = products.room_for(some);
+    offsets.each(some, [&](int i, uint16_t offset) {
+      to[i] = product<HEIGHT * WIDTH>(gradient, buffer + offset / sizeof(float), distance);
+    });
+  }
+}
+
+// The same for several outputs: everything that one buffer is good for. `segments` says where theirs begin.
+template <int HEIGHT, int WIDTH, int PITCH>
+FEDMEF_NOT_INLINE void gradient_buffer(const float* buffer, size_t pitch, const uint16_t* stream,
+                                       const uint32_t* segments, int outputs, const Vector* tiles, size_t tile_size,
+                                       Prefetcher next, float* d_values) {
+  OffsetsAhead offsets(stream + segments[0]);
+  Products products(d_values + segments[0]);
+  for (int output = 0; output < outputs; ++output, tiles += tile_size) {
+    next.advance();
+    gradient_segment<HEIGHT, WIDTH, PITCH>(buffer, pitch, offsets, int(segments[output + 1] - segments[output]), tiles,
+                                           products);
+  }
+  products.finish();
 }
 
 struct Task {
@@ -125,7 +145,7 @@ struct Memory {
   Memory(const Task& task, const Bands& bands) {
     const ConvolutionPlan& plan = task.plan;
     at_once = outputs_at_once(plan.forward_stream.outputs, HEIGHT * WIDTH * sizeof(Vector));
-    tiles = padded(size_t(plan.forward_tile.channel) * size_t(plan.forward_stream.block) * sizeof(Vector));
+    tiles = padded(plan.forward_tile.pixels(plan.forward_stream.block) * sizeof(Vector));
     rows = tiles + padded(size_t(at_once) * HEIGHT * WIDTH * sizeof(Vector));
     const size_t row = task.source.pruned == nullptr ? 0 : size_t(plan.input.width) * sizeof(Vector);
     values = rows + padded(bands.most_rows() * row * size_t(plan.input.channels));
@@ -177,13 +197,8 @@ void active_weights(Threads& threads, const Task& task, float* d_values) {
                       Prefetcher& next) {
           const uint32_t* segments =
               stream.segments.data() + (size_t(group) * stream.blocks + block) * stream.outputs + begin;
-          for (int output = 0; output < outputs; ++output) {
-            next.advance();
-            const uint32_t start = segments[output];
-            gradient_segment<ROWS, WIDTH, PITCH>(buffer, pitch, stream.offsets.data() + start,
-                                                 int(segments[output + 1] - start),
-                                                 tiles + size_t(output) * (HEIGHT * WIDTH), d + start);
-          }
+          gradient_buffer<ROWS, WIDTH, PITCH>(buffer, pitch, stream.offsets.data(), segments, outputs, tiles,
+                                              HEIGHT * WIDTH, next, d);
         });
   };
   // Part 0 has its sums where they belong; one thread needs room for one other part, several for all of them.
@@ -216,6 +231,7 @@ void all_weights(Threads& threads, const Task& task, int first, int last, float*
   for (int channel = 0; channel < stream.block; ++channel)
     for (const int tap : taps)
       offsets.push_back(uint16_t((channel * plan.forward_tile.channel + tap) * int(sizeof(Vector))));
+  offsets.resize(offsets.size() + OFFSETS_AHEAD);
   const int chunks = std::min(threads.count(), last - first);
   const size_t pitch = size_t(plan.forward_tile.pitch) * sizeof(Vector);
   threads.reserve(memory.bytes);
@@ -230,9 +246,11 @@ void all_weights(Threads& threads, const Task& task, int first, int last, float*
           const int channel = block * stream.block, channels = std::min(stream.block, stream.inputs - channel);
           for (int output = 0; output < outputs; ++output) {
             const int filter = group * stream.outputs + begin + output - first;
-            gradient_segment<ROWS, WIDTH, 0>(buffer, pitch, offsets.data(), channels * int(taps.size()),
-                                             tiles + size_t(output) * (HEIGHT * WIDTH),
-                                             gradient + size_t(filter) * plan.filter_size() + channel * taps.size());
+            OffsetsAhead all(offsets.data());
+            Products products(gradient + size_t(filter) * plan.filter_size() + channel * taps.size());
+            gradient_segment<ROWS, WIDTH, 0>(buffer, pitch, all, channels * int(taps.size()),
+                                             tiles + size_t(output) * (HEIGHT * WIDTH), products);
+            products.finish();
           }
         });
   });

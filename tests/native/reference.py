@@ -74,7 +74,8 @@ def assert_step_agrees(
 ) -> None:
     """A native step is what PyTorch computes: loss to 1e-5, gradients to 1e-4 of each array's norm.
 
-    A gradient that is 0 but for rounding, as that of a bias in front of BatchNorm, is held to the largest.
+    A gradient that is 0 but for rounding, as that of a bias in front of BatchNorm, is held to 2e-6 of the
+    largest.
     Random networks divide by small numbers as well: there, `noise` times what PyTorch errs in single
     precision is allowed.
     """
@@ -91,7 +92,7 @@ def assert_step_agrees(
     for name, gradient in expected.gradients.items():
         error = np.linalg.norm((found[name] - gradient).ravel())
         usual = noise * float(np.linalg.norm((single.gradients[name] - gradient).ravel()))
-        assert error <= 1e-4 * np.linalg.norm(gradient) + 1e-6 * largest + usual, f"{name}: {error:.2e}"
+        assert error <= 1e-4 * np.linalg.norm(gradient) + 2e-6 * largest + usual, f"{name}: {error:.2e}"
     after = backend.state()
     for name, value in expected.statistics.items():
         np.testing.assert_allclose(after[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

@@ -19,7 +19,7 @@ from fedmef.sparsity.operations import AdaptiveAveragePool, Cache, Convolution, 
 from tests.native.reference import assert_step_agrees
 from tests.sparsity.networks import random_model
 
-SIDE, CHANNELS = 64, 22  # a block of this many planes has more than 65,536 pixels, whatever the lanes
+SIDE, CHANNELS = 96, 22  # a block of planes has more than 65,536 pixels, whatever the lanes
 
 
 def large_planes() -> Network:
@@ -146,7 +146,7 @@ except NetworkError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_DATA, limits)
 try:
-    backend.predict(images)
+    print(np.array_equal(backend.predict(images), expected))
 except NetworkError as error:
     print(error)
 backend.state()
@@ -159,15 +159,15 @@ print(np.array_equal(backend.predict(images), expected), backend.memory()["indic
 @pytest.mark.skipif(
     sys.platform != "linux" or "baseline" not in available(), reason="of Linux, and of four lanes"
 )
-def test_too_little_memory_costs_a_batch_and_the_state_but_never_the_process() -> None:
+def test_too_little_memory_costs_a_batch_and_perhaps_the_state_but_never_the_process() -> None:
     environment = os.environ | {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.stdout.splitlines() == [
-        "there is not enough memory for a batch; it needs to be smaller",
-        "the native kernels refuse a batch: a state must be loaded first",
-        "True True",
-    ], ended
+    refused, after, reloaded = ended.stdout.splitlines() or [""] * 3
+    assert refused == "there is not enough memory for a batch; it needs to be smaller", ended
+    # Now and then something is refused before the offsets are: then the state is still there, and right.
+    assert after in ("the native kernels refuse a batch: a state must be loaded first", "True"), ended
+    assert reloaded == "True True", ended
 
 
 def test_while_a_program_runs_other_threads_are_refused() -> None:
