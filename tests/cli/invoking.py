@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from fedmef.cli import app
+from fedmef.cli import app, progress
 from fedmef.runs.signals import SIGNALS
 from tests.small import SMALL
 
@@ -37,6 +37,7 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     """`invoke("run", "--rounds", "1")`."""
 
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(progress, "LINE_EVERY", 3600)  # a slow machine says no more than a fast one
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # set by main, and put back
 
     def call(*arguments: str) -> Ended:

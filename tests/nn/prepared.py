@@ -1,8 +1,10 @@
 """Networks as methods prepare them, in a state that training might have left them in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -35,6 +37,22 @@ BUILT_IN = {
     for stem in MODELS[name]
 }
 BUILDERS: dict[str, Callable[[], nn.Module]] = {**BUILT_IN, **DESCRIBED}
+DEEP = ("resnet34", "resnet50", "mobilenet_v2")
+METHODS_OWN = ("sparse", "nsconv")  # what the sparse methods with BatchNorm have, and what FedMef has
+
+
+def with_every_recipe(names: Iterable[str]) -> list[Any]:
+    """Parameters name and recipe; other recipes of a deep network are slow: together they take minutes."""
+    return [
+        pytest.param(
+            name,
+            recipe,
+            marks=[pytest.mark.slow] if name.startswith(DEEP) and recipe not in METHODS_OWN else [],
+            id=f"{name}-{recipe}",
+        )
+        for name in names
+        for recipe in RECIPES
+    ]
 
 
 def own(name: str, stem: str = "cifar") -> nn.Module:

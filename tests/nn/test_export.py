@@ -32,7 +32,15 @@ from fedmef.sparsity.operations import (
 from tests.nn import networks
 from tests.nn.networks import Wrapped
 from tests.nn.numpy_interpreter import execute
-from tests.nn.prepared import BUILDERS, RECIPES, exported, images_for, labels_for, normalized, prepared
+from tests.nn.prepared import (
+    BUILDERS,
+    exported,
+    images_for,
+    labels_for,
+    normalized,
+    prepared,
+    with_every_recipe,
+)
 
 IMAGES = Input((3, 8, 8), (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
 
@@ -41,8 +49,7 @@ def export(module: nn.Module) -> Network:
     return export_network(module, IMAGES)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(("name", "recipe"), with_every_recipe(BUILDERS))
 def test_numpy_computes_from_the_data_what_pytorch_does(name: str, recipe: str) -> None:
     module = prepared(name, recipe)
     model = exported(module)

@@ -26,6 +26,7 @@ from tests.nn.prepared import (
     labels_for,
     normalized,
     prepared,
+    with_every_recipe,
 )
 from tests.nn.saved import saved_bytes
 
@@ -50,8 +51,7 @@ def channels_last(images: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize(("name", "recipe"), with_every_recipe(BUILT_IN))
 def test_our_networks_have_the_same_bits_in_evaluation_and_in_training(name: str, recipe: str) -> None:
     module = prepared(name, recipe)
     twin = executed(exported(module))
@@ -79,8 +79,10 @@ def test_other_networks_compute_the_same_in_evaluation_and_in_training(name: str
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("name", ["resnet18-imagenet", "mobilenet_v2-cifar", "small_cnn-cifar", "inception"])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    with_every_recipe(["resnet18-imagenet", "mobilenet_v2-cifar", "small_cnn-cifar", "inception"]),
+)
 def test_no_more_is_kept_for_the_backward_pass(name: str, recipe: str) -> None:
     module = prepared(name, recipe).train()
     twin = executed(exported(module)).train()

@@ -1,11 +1,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
 from fedmef.runs.records import Failed
 from tests.runs.written import a_round
 from tests.small import small, write_run
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def page_with(

@@ -25,6 +25,8 @@ from tests.report.reading import groups_in
 from tests.runs.written import NETWORK
 from tests.small import small, write_run
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 def test_seeds_make_one_group_with_mean_and_sample_deviation(tmp_path: Path) -> None:
     write_run(tmp_path / "a", small(seed=0), [None, 0.5])

@@ -1,10 +1,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
 from tests.report.reading import page_of
 from tests.small import small, write_run
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_the_table_has_a_row_for_each_method_with_ratios_to_fedavg(tmp_path: Path) -> None:

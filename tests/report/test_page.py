@@ -1,10 +1,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from fedmef.runs.directory import Run
 from tests.report.reading import page_of
 from tests.runs.written import NETWORK
 from tests.small import small, write_run
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 ATTACK = '<script>alert("x")</script>'
 

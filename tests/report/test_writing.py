@@ -8,6 +8,8 @@ from fedmef.report.reading import read_runs
 from fedmef.report.writing import write_report
 from tests.small import small, write_run
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 def test_figures_of_an_earlier_report_go(tmp_path: Path) -> None:
     adjusting = write_run(tmp_path / "a", small("fedmef"), [0.5, 0.5], {1: (0.5, 0.25)})

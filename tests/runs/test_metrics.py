@@ -157,6 +157,18 @@ def test_more_entries_than_an_honest_run_can_have_are_not_read(
         _ = Run.open(run.path).rounds
 
 
+def test_more_rounds_than_an_honest_run_can_have_are_not_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="would have"):
+        check_length(Experiment(rounds=metrics.MOST_LINES + 1, devices_per_round=1))
+    run = a_run(tmp_path / "run")
+    file = run.path / "metrics.jsonl"
+    content = file.read_bytes()
+    file.write_bytes(content + b"nonsense\n" * metrics.MOST_LINES)
+    for read in (lambda: run.rounds, run.finished_rounds, run.read_checkpoint):
+        with pytest.raises(UserError, match=f"more than {metrics.MOST_LINES:,} lines"):
+            read()
+
+
 def test_reports_of_more_rounds_than_there_are_are_not_read(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     with (run.path / "devices.jsonl").open("a") as file:

@@ -31,7 +31,7 @@ LINE_EVERY = 30  # seconds, where there is no terminal
 class RunProgress(Callback):
     """A bar of rounds and a line of what the last one gave, from the run's beginning to the block's end."""
 
-    def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
+    def __init__(self, console: Console, every: float | None = None) -> None:
         self._waiting = Waiting(console, every)
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -148,8 +148,9 @@ class Waiting:
     Work that is done sooner says nothing there.
     """
 
-    def __init__(self, console: Console, every: float = LINE_EVERY) -> None:
-        self._console, self._every = console, every
+    def __init__(self, console: Console, every: float | None = None) -> None:
+        self._console = console
+        self._every = LINE_EVERY if every is None else every
         self._status = console.status("") if console.is_terminal else None
         self._words, self._begun = "", time.monotonic()
         self._over: threading.Event | None = None

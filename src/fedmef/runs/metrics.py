@@ -25,6 +25,7 @@ MAXIMUM_METRICS = 2**25
 MAXIMUM_DEVICES = 2**24
 # Of a round in which nothing fails, of each device in it, and of each metric of the user's own.
 LINE_BYTES, DEVICE_BYTES, METRIC_BYTES = 800, 8, 70
+MOST_LINES = MAXIMUM_METRICS // 2 // LINE_BYTES  # rounds that `check_length` lets a run have
 MOST_TABLES = 2**18  # each takes some microseconds to read; honest ones fill the file before
 REPORTS = "device_reports"
 
@@ -99,6 +100,8 @@ def read_lines(file: Path, limit: int) -> Iterator[bytes]:
         content = read_ordinary(file, limit)
     except FileNotFoundError:
         return iter(())
+    if content.count(b"\n") > MOST_LINES:
+        raise UserError(f"{file} is damaged: it has more than {MOST_LINES:,} lines; {AGAIN}")
     if content.count(b"{") > MOST_TABLES:
         raise UserError(f"{file} is damaged: it has more than {MOST_TABLES:,} entries")
     return iter(io.BytesIO(content))

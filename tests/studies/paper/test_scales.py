@@ -19,19 +19,35 @@ def test_the_paper_scale_is_the_papers_configuration() -> None:
     assert ours.model_dump(exclude=set(MACHINE_FIELDS)) == published.model_dump(exclude=set(MACHINE_FIELDS))
 
 
-@pytest.mark.parametrize("scale", ["desk", "bench"])
-def test_every_method_has_the_rate_that_it_was_tuned_for(scale: Scale) -> None:
-    rates = {e.method: e.learning_rate for e in find_study("table1").experiments(scale).values()}
-    assert rates == {"fedavg": 0.3, "fl_pqsu": 0.45, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}
-    rates = {e.method: e.learning_rate for e in find_study("ablation").experiments(scale).values()}
-    assert rates == {"fedmef": 1.0, "fedmef_no_bae": 1.0, "fedmef_restart": 1.0, "fedmef_no_sap": 0.3}
+@pytest.mark.parametrize(
+    ("scale", "rates", "ablation"),
+    [
+        ("desk", {"fedavg": 0.3, "fl_pqsu": 0.45, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}, (1.0, 0.3)),
+        ("bench", {"fedavg": 0.3, "fl_pqsu": 0.6, "feddst": 0.3, "fedtiny": 0.3, "fedmef": 1.0}, (1.0, 0.3)),
+    ],
+)
+def test_every_method_has_the_rate_that_it_was_tuned_for(
+    scale: Scale, rates: dict[str, float], ablation: tuple[float, float]
+) -> None:
+    table = find_study("table1").experiments(scale).values()
+    assert {e.method: e.learning_rate for e in table} == rates
+    found = {e.method: e.learning_rate for e in find_study("ablation").experiments(scale).values()}
+    nsconv = dict.fromkeys(("fedmef", "fedmef_no_bae", "fedmef_restart"), ablation[0])
+    assert found == {**nsconv, "fedmef_no_sap": ablation[1]}
 
 
 def test_bench_scale_has_one_schedule_for_all_methods() -> None:
     schedules = {
-        (e.learning_rate_decay, e.rounds, e.width) for e in find_study("table1").experiments("bench").values()
+        (e.rate_schedule, e.augment, e.rounds, e.width)
+        for e in find_study("table1").experiments("bench").values()
     }
-    assert schedules == {(0.985, 100, 32)}
+    assert schedules == {("cosine", True, 100, 32)}
+
+
+def test_batches_of_one_train_at_bench_scale_as_at_desk_scale() -> None:
+    for experiment in find_study("batch_size_one").experiments("bench").values():
+        assert (experiment.width, experiment.augment, experiment.rate_schedule) == (32, False, "decay")
+        assert experiment.weight_decay == 0
 
 
 def test_a_studys_own_settings_win_and_dense_methods_have_no_sparsity() -> None:

@@ -46,6 +46,7 @@ LONG = {
     "selected_clients",
     "local_epochs",
     "same_memory",
+    "mobilenet",
     "frontier",
 }
 ALL = {name: find_study(name) for name in STUDIES}

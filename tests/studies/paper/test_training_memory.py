@@ -9,6 +9,7 @@ from tests.small import small, write_run
 CASE = Case("", {}, {})
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_batch_and_only_its_activations_do(tmp_path: Path) -> None:
     cells = [
         memory_cells(Result(CASE, [write_run(tmp_path / str(size), small(batch_size=size), [0.5])], 0))
